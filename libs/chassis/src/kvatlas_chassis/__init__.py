@@ -1,0 +1,1 @@
+"""What every service shares: settings, logs, metrics, health, signals, start-up."""

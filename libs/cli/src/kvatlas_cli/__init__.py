@@ -1,0 +1,1 @@
+"""The kvatlas command; services plug their subcommand in by entry point."""

@@ -1,0 +1,1 @@
+"""FindMatches for any frontend: replicas, deadline, fail-over."""

@@ -1,0 +1,1 @@
+"""Readers of the KV-cache events that inference engines publish."""

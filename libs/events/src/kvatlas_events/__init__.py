@@ -1,0 +1,1 @@
+"""The event model, and the event log with its transports."""

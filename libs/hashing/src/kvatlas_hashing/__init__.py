@@ -1,0 +1,1 @@
+"""The hash contract: chunk hashes and sequence hashes of token prompts."""

@@ -1,0 +1,1 @@
+"""Simulated inference engines, live at the interfaces of vLLM."""

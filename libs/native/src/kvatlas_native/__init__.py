@@ -1,0 +1,1 @@
+"""The native extension of kvatlas; see the stub for the surface."""

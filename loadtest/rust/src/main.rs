@@ -1,0 +1,3 @@
+//! Native load generators for the benchmarks of kvatlas.
+
+fn main() {}

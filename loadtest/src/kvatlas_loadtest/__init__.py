@@ -1,0 +1,1 @@
+"""Traces, the demo, benchmarks and their reports."""

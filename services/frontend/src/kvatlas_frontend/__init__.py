@@ -1,0 +1,1 @@
+"""The frontend service: routes OpenAI requests to the worker that holds their prefix."""

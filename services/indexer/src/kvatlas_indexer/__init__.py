@@ -1,0 +1,1 @@
+"""The indexer service: consumes a cell's event log, answers FindMatches."""

@@ -1,0 +1,1 @@
+"""The publisher service: follows one engine and says what its cache holds."""
