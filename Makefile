@@ -1,0 +1,85 @@
+# The verbs of the project. Each does all of its own set-up; ARGS="…" is passed on.
+#
+#   make demo    the whole path on this machine: engines, publishers, indexers, frontends, a trace
+#   make test    every test, Rust and Python
+#   make bench   the benchmarks (ARGS="--list" names them)
+#   make lint    formatters, linters, type checkers, generated code up to date
+#   make protos  generated code from protos/
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+PYTEST_WORKERS ?= 2
+
+MEMBERS := libs/hashing libs/wire libs/events libs/client libs/engines libs/mocker libs/chassis \
+           libs/cli services/indexer services/publisher services/frontend loadtest
+RUST_SOURCES := $(shell find libs -path '*/rust/*' -type f \( -name '*.rs' -o -name Cargo.toml \)) \
+                $(wildcard protos/kvatlas/v1/*.proto) Cargo.toml Cargo.lock
+LOADGEN := target/release/kvatlas-loadgen
+UV_INSTALL := $(BIN)/uv pip install -q --python $(BIN)/python
+
+.PHONY: demo test bench lint protos setup native loadgen format clean
+
+demo: setup
+	$(BIN)/kvatlas demo $(ARGS)
+
+test: setup
+	cargo test --locked --workspace --exclude kvatlas-native
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(ARGS)
+
+bench: setup loadgen
+	$(BIN)/kvatlas bench $(ARGS)
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	$(BIN)/python -m kvatlas_wire.generate --check
+
+protos: setup
+	$(BIN)/python -m kvatlas_wire.generate
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	cargo fmt --all
+
+setup: $(STAMPS)/python native
+
+native: $(STAMPS)/native
+
+loadgen: $(LOADGEN)
+
+# One clear line for what is missing, before anything is half installed.
+$(STAMPS)/tools:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || { echo "kvatlas needs Python 3.11 or later as '$(PYTHON)' (set PYTHON=… to name another)" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null \
+	  || { echo "kvatlas needs Python's venv and pip modules (on Debian: python3-venv)" >&2; exit 1; }
+	@command -v cargo >/dev/null \
+	  || { echo "kvatlas needs cargo, 1.85 or later, on PATH (rustup installs it)" >&2; exit 1; }
+	@command -v cc >/dev/null \
+	  || { echo "kvatlas needs a C compiler as 'cc' on PATH" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) && mkdir -p $(STAMPS) && touch $@
+
+# The first install builds the native module too; later only changed Rust sources do.
+$(STAMPS)/python: $(STAMPS)/tools pyproject.toml constraints.txt \
+                  $(MEMBERS:%=%/pyproject.toml) libs/native/pyproject.toml
+	$(BIN)/python -m pip install -q -c constraints.txt uv
+	$(UV_INSTALL) -c constraints.txt --group dev -e libs/native $(MEMBERS:%=-e %)
+	@touch $@ $(STAMPS)/native
+
+$(STAMPS)/native: $(STAMPS)/python $(RUST_SOURCES)
+	$(UV_INSTALL) --no-deps --no-build-isolation -e libs/native
+	@touch $@
+
+$(LOADGEN): $(RUST_SOURCES) $(shell find loadtest/rust -type f)
+	cargo build --locked --release -p kvatlas-loadgen
+	@touch $@
+
+clean:
+	rm -rf $(VENV) target
