@@ -6,10 +6,10 @@ development dependencies; an installed wheel has no use for it.
 
 import argparse
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 
 PACKAGE_DIR = Path(__file__).parent
@@ -20,15 +20,13 @@ SUFFIXES = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi")
 
 def generate(destination: Path) -> None:
     """Write the generated modules of every proto file below `destination/v1`."""
-    from grpc_tools import protoc  # noqa: PLC0415 - a development dependency, needed here alone
-
     files = sorted(PROTOS.glob("kvatlas/v1/*.proto"))
-    well_known = resources.files("grpc_tools") / "_proto"
     with tempfile.TemporaryDirectory() as scratch:
         arguments = [
-            "protoc",
+            sys.executable,
+            "-m",
+            "grpc_tools.protoc",
             f"--proto_path={PROTOS}",
-            f"--proto_path={well_known}",
             f"--plugin=protoc-gen-mypy={_plugin('protoc-gen-mypy')}",
             f"--plugin=protoc-gen-mypy_grpc={_plugin('protoc-gen-mypy_grpc')}",
             f"--python_out={scratch}",
@@ -37,9 +35,7 @@ def generate(destination: Path) -> None:
             f"--mypy_grpc_out={scratch}",
             *(str(file) for file in files),
         ]
-        status = protoc.main(arguments)
-        if status != 0:
-            raise SystemExit(f"protoc failed with status {status}")
+        subprocess.run(arguments, check=True)  # noqa: S603 - our own words
         destination = destination / "v1"
         destination.mkdir(parents=True, exist_ok=True)
         for file in sorted(Path(scratch).rglob("*")):
