@@ -1,0 +1,86 @@
+"""The admin port: `/healthz` (the process answers), `/readyz` (it can do its work), `/metrics`."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Self
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from kvatlas_chassis.errors import FatalError
+from kvatlas_chassis.net import HostPort
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Obstacles = Callable[[], Sequence[str]]
+"""Says what keeps the service from its work; empty: it is ready."""
+
+
+class AdminServer:
+    """Serves health and metrics on an address of its own, off the path of requests.
+
+    Owns its socket; `close` releases it. Runs on the service's event loop.
+    """
+
+    def __init__(self, runner: web.AppRunner, address: HostPort) -> None:
+        self._runner = runner
+        self.address = address
+
+    @classmethod
+    async def start(
+        cls, listen: HostPort, registry: CollectorRegistry, obstacles: Obstacles
+    ) -> Self:
+        """Listen.
+
+        Raises:
+            FatalError: the address cannot be used; the message names it.
+        """
+        app = web.Application()
+        app.router.add_get("/healthz", _healthz)
+        app.router.add_get("/readyz", _readyz(obstacles))
+        app.router.add_get("/metrics", _metrics(registry))
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        address = await bind(runner, listen, what="admin")
+        return cls(runner, address)
+
+    async def close(self) -> None:
+        """Stop listening."""
+        await self._runner.cleanup()
+
+
+async def bind(runner: web.AppRunner, listen: HostPort, *, what: str) -> HostPort:
+    """Listen on `listen` and return the address it became; on failure clean the runner up.
+
+    Raises:
+        FatalError: the address is in use or not ours.
+    """
+    site = web.TCPSite(runner, listen.host, listen.port, shutdown_timeout=1.0)
+    try:
+        await site.start()
+    except OSError as error:
+        await runner.cleanup()
+        raise FatalError(f"cannot listen on --{what} {listen}: {error.strerror}") from None
+    address: tuple[str, int] = runner.addresses[0][:2]
+    return HostPort(*address)
+
+
+async def _healthz(_: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
+
+
+def _readyz(obstacles: Obstacles) -> Handler:
+    async def handler(_: web.Request) -> web.Response:
+        reasons = obstacles()
+        if reasons:
+            return web.Response(status=503, text="".join(f"{reason}\n" for reason in reasons))
+        return web.Response(text="ready\n")
+
+    return handler
+
+
+def _metrics(registry: CollectorRegistry) -> Handler:
+    async def handler(_: web.Request) -> web.Response:
+        body = generate_latest(registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    return handler

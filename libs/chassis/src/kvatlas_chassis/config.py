@@ -1,0 +1,237 @@
+"""Settings: parsed once, checked, immutable.
+
+Every setting is a field of a `Settings` class, a flag, an environment variable
+`KVATLAS__<SERVICE>__<SETTING>` and a key of the YAML file; flag over environment over file.
+A name that is none of them is an error, in all three places. Keys may be written with `-` or `_`.
+"""
+
+import argparse
+import difflib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from kvatlas_chassis.errors import SettingsError
+from kvatlas_chassis.net import HostPort
+
+PREFIX = "KVATLAS__"
+
+
+class Settings(BaseModel):
+    """Base of all settings: immutable, and a key it does not know is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ServiceSettings(Settings):
+    """What every service can be told."""
+
+    admin: HostPort = Field(
+        default=HostPort("127.0.0.1", 0), description="where /healthz, /readyz and /metrics listen"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    grace_s: float = Field(default=10.0, ge=0, description="time to finish after SIGTERM, seconds")
+
+
+S = TypeVar("S", bound=Settings)
+
+
+def load_settings(
+    settings: type[S],
+    *,
+    service: str,
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    description: str,
+) -> S:
+    """Read the settings of `kvatlas SERVICE` from flags, environment and file.
+
+    Args:
+        settings: the class to fill; a field's description is its flag's help.
+        service: the subcommand's name, as in `mock-engine`.
+        argv: the words after the subcommand. `--help` prints and raises SystemExit(0).
+        environ: the process environment.
+        description: the first lines of `--help`.
+
+    Raises:
+        SettingsError: one line a problem, each naming the setting and where it came from.
+    """
+    flags = _parse_flags(settings, service=service, argv=argv, description=description)
+    file = flags.pop("config", None)
+    sources: dict[str, str] = {}
+    values: dict[str, Any] = {}
+    layers = (
+        (f"in {file}", _read_file(file) if file else {}),
+        ("in the environment", _read_environment(settings, service, environ)),
+        ("on the command line", flags),
+    )
+    for origin, layer in layers:
+        values.update(layer)
+        sources.update(dict.fromkeys(layer, origin))
+    try:
+        return settings.model_validate(values)
+    except ValidationError as error:
+        lines = [_explain(problem, settings, sources) for problem in error.errors()]
+        raise SettingsError(f"kvatlas {service}: " + "; ".join(lines)) from None
+
+
+def _parse_flags(
+    settings: type[Settings], *, service: str, argv: Sequence[str], description: str
+) -> dict[str, Any]:
+    parser = _Parser(
+        prog=f"kvatlas {service}",
+        description=description,
+        epilog=f"Every flag is also an environment variable ({_variable(service, 'SETTING')}) "
+        "and a key of the configuration file.",
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument("--config", metavar="FILE.yaml", help="settings as YAML")
+    for name, field in settings.model_fields.items():
+        if not _only_in_file(field):
+            _add_flag(parser, name, field)
+    return vars(parser.parse_args(argv))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> typing.NoReturn:
+        raise SettingsError(f"{self.prog}: {message} (--help lists the flags)")
+
+
+def _add_flag(parser: argparse.ArgumentParser, name: str, field: FieldInfo) -> None:
+    flag = "--" + name.replace("_", "-")
+    text = field.description or ""
+    if not field.is_required() and field.default not in (None, "", ()):
+        text = f"{text} (default: {_shown(field.default)})".strip()
+    text = text.replace("%", "%%")
+    if field.annotation is bool:
+        parser.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, help=text)
+    elif _is_list(field):
+        parser.add_argument(flag, dest=name, action="extend", nargs="+", help=text, metavar="X")
+    else:
+        parser.add_argument(flag, dest=name, help=text, metavar=_metavar(field))
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, tuple):
+        return " ".join(str(item) for item in typing.cast("tuple[object, ...]", default))
+    return str(default)
+
+
+def _metavar(field: FieldInfo) -> str:
+    if typing.get_origin(field.annotation) is Literal:
+        return "|".join(str(choice) for choice in typing.get_args(field.annotation))
+    plain = {int: "N", float: "X", str: "TEXT", Path: "PATH", HostPort: "H:P"}
+    return plain.get(typing.cast("Any", field.annotation), "VALUE")
+
+
+def _alternatives(annotation: object) -> tuple[object, ...]:
+    """`X | None` is the same to its reader as `X`."""
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        return tuple(a for a in typing.get_args(annotation) if a is not type(None))
+    return (annotation,)
+
+
+def _is_list(field: FieldInfo) -> bool:
+    return any(typing.get_origin(a) in (list, tuple) for a in _alternatives(field.annotation))
+
+
+def _only_in_file(field: FieldInfo) -> bool:
+    """Tables and lists of tables have no flag and no environment variable."""
+    for annotation in _alternatives(field.annotation):
+        inner = (annotation, *typing.get_args(annotation))
+        if any(isinstance(a, type) and issubclass(a, (BaseModel, dict)) for a in inner):
+            return True
+        if typing.get_origin(annotation) in (dict, Mapping):
+            return True
+    return False
+
+
+def _read_file(name: str) -> dict[str, Any]:
+    try:
+        document: object = yaml.safe_load(Path(name).read_text())
+    except OSError as error:
+        raise SettingsError(f"configuration file {name}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SettingsError(f"configuration file {name} is no YAML: {error}") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise SettingsError(f"configuration file {name}: a table of settings is expected")
+    return _underscored(typing.cast("dict[object, Any]", document))
+
+
+def _underscored(table: dict[object, Any]) -> dict[str, Any]:
+    """Keys of tables and of lists of tables, `-` as `_`; labels and the like stay as written."""
+    result: dict[str, Any] = {}
+    for key, value in table.items():
+        name = str(key).replace("-", "_")
+        if isinstance(value, list):
+            result[name] = [
+                _underscored(typing.cast("dict[object, Any]", item))
+                if isinstance(item, dict)
+                else item
+                for item in typing.cast("list[Any]", value)
+            ]
+        else:
+            result[name] = value
+    return result
+
+
+def _variable(service: str, name: str) -> str:
+    return f"{PREFIX}{service}__{name}".replace("-", "_").upper()
+
+
+def _read_environment(
+    settings: type[Settings], service: str, environ: Mapping[str, str]
+) -> dict[str, Any]:
+    known = {
+        _variable(service, name): (name, field)
+        for name, field in settings.model_fields.items()
+        if not _only_in_file(field)
+    }
+    values: dict[str, Any] = {}
+    for variable, text in environ.items():
+        if not variable.startswith(_variable(service, "")):
+            continue
+        if variable not in known:
+            raise SettingsError(
+                f"kvatlas {service}: unknown setting {variable} in the environment"
+                + _suggestion(variable, known)
+            )
+        name, field = known[variable]
+        is_list = _is_list(field)
+        values[name] = (
+            [part.strip() for part in text.split(",") if part.strip()] if is_list else text
+        )
+    return values
+
+
+def _explain(
+    problem: Mapping[str, Any], settings: type[Settings], sources: Mapping[str, str]
+) -> str:
+    location: tuple[int | str, ...] = problem["loc"]
+    name = ".".join(str(part) for part in location)
+    top = str(location[0]) if location else ""
+    if problem["type"] == "extra_forbidden":
+        known = settings.model_fields if len(location) == 1 else ()
+        return f"unknown setting '{name}' {sources.get(top, '')}" + _suggestion(name, known)
+    if problem["type"] == "missing":
+        if len(location) == 1:
+            return f"--{name.replace('_', '-')} is required"
+        return f"'{name}' is required {sources.get(top, '')}"
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    origin = f" ({sources[top]})" if top in sources else ""
+    return f"{name}: {message}{origin}" if name else message
+
+
+def _suggestion(name: str, known: typing.Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]}?)" if close else ""

@@ -1,0 +1,45 @@
+"""Background tasks of a service: none is forgotten, and none dies unnoticed."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+class TaskSet:
+    """The background tasks that one owner started.
+
+    A task that fails reports to `failed`, which the service awaits beside its stop signal; a
+    failure is never swallowed. `close` cancels what still runs and waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def start(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
+        """Run `work` until it ends or the set is closed."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def failed(self) -> None:
+        """Wait until a task fails, then raise what it raised."""
+        await asyncio.shield(self._failed)
+
+    async def close(self) -> None:
+        """Cancel every task and wait until it has ended."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._failed.cancel()
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None and not self._failed.done():
+            self._failed.set_exception(error)
+            self._failed.exception()  # retrieved here: a service may end without awaiting it
