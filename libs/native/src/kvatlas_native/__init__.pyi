@@ -1,0 +1,151 @@
+"""The native extension of kvatlas. Every call that works longer than a few microseconds releases the GIL."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+# --- hashing (libs/hashing/rust) ---
+
+def chunk_hashes(
+    tokens: NDArray[np.uint32],
+    block_size: int,
+    seed: int,
+    item_hashes: Sequence[Sequence[int] | None] | None,
+) -> NDArray[np.uint64]: ...
+def sequence_hashes(chunks: NDArray[np.uint64]) -> NDArray[np.uint64]: ...
+
+# --- the publisher's outbox (libs/events/rust) ---
+
+class Outbox:
+    """Bounded queue of one worker's records towards one log writer."""
+
+    def __init__(self, *, records_max: int, bytes_max: int) -> None: ...
+    def push(self, record: bytes) -> bool:
+        """Queue a numbered record. False: dropped, since the outbox overflowed and awaits a snapshot."""
+    def push_heartbeat(self, record: bytes) -> None:
+        """Replace the waiting heartbeat; it is sent when all queued records have been."""
+    def push_snapshot(self, records: Sequence[bytes]) -> None:
+        """Empty the outbox and open it again with a snapshot's parts; not bounded."""
+    def require_snapshot(self) -> None:
+        """Empty the outbox: the receiver cannot continue from what is queued."""
+    def peek(self, records_max: int, bytes_max: int) -> list[bytes]:
+        """The oldest records, at least one if there is one; they stay until acknowledged."""
+    def acknowledge(self, records: int) -> None: ...
+    @property
+    def awaits_snapshot(self) -> bool: ...
+    @property
+    def queued_records(self) -> int: ...
+    @property
+    def queued_bytes(self) -> int: ...
+    @property
+    def overflows(self) -> int: ...
+
+# --- the cell and its gRPC server (libs/cell/rust) ---
+
+class Applied:
+    """What one `Cell.apply` did."""
+
+    accepted: int
+    rejected: int
+    first_rejection: str | None
+
+class Cell:
+    """One cell's state in this replica. Thread-safe; the server's threads and Python share it."""
+
+    def __init__(
+        self,
+        *,
+        cell: str,
+        model: str,
+        block_size: int,
+        hash_contract: str,
+        replica_id: str,
+        version: str,
+        lease_ms: int,
+        hold_back_batches_max: int,
+        hold_back_ms: int,
+        memory_bytes_max: int,
+    ) -> None: ...
+    def apply(
+        self,
+        records: Sequence[bytes],
+        *,
+        transport: str,
+        appended_unix_ms: Sequence[int],
+        now_unix_ms: int,
+    ) -> Applied:
+        """Decode, sequence and apply records in order. A bad record is counted and skipped, never raised."""
+    def tick(self, now_unix_ms: int, *, log_alive: bool) -> None:
+        """Run leases (frozen while no log is alive), hold-back bounds, and a slice of the index's sweep."""
+    def set_ready(self, ready: bool) -> None:
+        """Until ready, FindMatches answers UNAVAILABLE and health NOT_SERVING."""
+    def set_log_status(
+        self, transport: str, *, alive: bool, records: int, lag_ms: int
+    ) -> None: ...
+    def find_matches(
+        self,
+        hashes: NDArray[np.uint64],
+        *,
+        chunks: bool,
+        limit: int = 0,
+        exact: bool = False,
+    ) -> tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint32]]:
+        """(worker_ids, dp_ranks, depths), as the RPC answers."""
+    def status(self) -> bytes:
+        """An encoded GetStatusResponse."""
+    def counters(self) -> Mapping[str, int]:
+        """Counters and gauges by name, for the metrics page; latency histograms are `histograms`."""
+    def histograms(self) -> Mapping[str, tuple[Sequence[float], Sequence[int], float]]:
+        """By name: upper bounds in seconds, cumulative counts (one more than bounds), sum in seconds."""
+
+class CellServer:
+    """The tonic server of `kvatlas.v1.Indexer`, health and reflection, on threads of its own."""
+
+    def __init__(self, cell: Cell, host: str, port: int, *, threads: int) -> None:
+        """Bind and serve. OSError: the address cannot be used."""
+    @property
+    def address(self) -> tuple[str, int]: ...
+    def stop(self, grace_s: float) -> None:
+        """Refuse new calls, end streams, wait at most `grace_s`."""
+
+# --- the client's native channel (tonic client of FindMatches) ---
+
+class ChannelError(Exception):
+    """args: (gRPC status code: int, message: str)."""
+
+class Channel:
+    """One connection to one indexer, kept and made again in the background; thread-safe."""
+
+    def __init__(self, address: str) -> None:
+        """`address`: host:port. Connects lazily; never raises for an unreachable host."""
+    def find_matches(
+        self,
+        hashes: NDArray[np.uint64],
+        *,
+        chunks: bool,
+        model: str,
+        block_size: int,
+        hash_contract: str,
+        limit: int,
+        exact: bool,
+        timeout_s: float,
+    ) -> tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint32]]:
+        """Blocks without the GIL. ChannelError: any status but OK."""
+    def find_matches_soon(
+        self,
+        hashes: NDArray[np.uint64],
+        *,
+        chunks: bool,
+        model: str,
+        block_size: int,
+        hash_contract: str,
+        limit: int,
+        exact: bool,
+        timeout_s: float,
+        done: Callable[
+            [tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint32]] | ChannelError], None
+        ],
+    ) -> None:
+        """Returns at once; `done` is called once, on a native thread."""
+    def close(self) -> None: ...
