@@ -1,7 +1,17 @@
 //! The one PyO3 extension of kvatlas. A binding extracts its arguments, releases the GIL, calls a
 //! pure crate and wraps the answer; it decides nothing.
 
+mod cell;
+mod channel;
+mod hashing;
+mod outbox;
+
 use pyo3::prelude::*;
 
 #[pymodule]
-mod _native {}
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    hashing::register(module)?;
+    outbox::register(module)?;
+    cell::register(module)?;
+    channel::register(module)
+}
