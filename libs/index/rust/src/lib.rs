@@ -1,1 +1,46 @@
-//! The index of kvatlas: sequence hash to set of workers, lock-free for readers.
+//! The index of kvatlas: which workers hold a prompt's KV blocks, and how deep.
+//!
+//! One flat table maps a sequence hash to the set of workers that hold the block. Writers take one
+//! lock per shard; readers take none. Nothing here does I/O, reads a clock, or knows Python or
+//! protobuf. The path of a look-up, in order:
+//!
+//! 1. [`query`] – what was asked, as a source of sequence hashes, hashed no further than needed
+//! 2. [`find`] – the k-ary drop-off search, and the look-up that verifies every depth
+//! 3. [`gather`] – the holder sets at the probed depths, cut down to the workers still in question
+//! 4. [`answer`] – groups of equal depth, ordered, with the stated choice where the limit falls
+//!
+//! and of a write:
+//!
+//! 1. [`index`] – the public type; batches, prefetching, locks, counts and digests
+//! 2. [`membership`] – what storing or removing on one tier means for the tables of a shard
+//! 3. [`table`] / [`shard_table`] – open addressing: what readers see, what the one writer does
+//! 4. [`set`] / [`bitmap`] – a slot's set word: up to four workers inline, more in a bitmap
+//! 5. [`roster`] – worker slots, their lives, what is matchable now
+//! 6. [`sweep`] – removal of dead workers' memberships in bounded slices
+//! 7. [`grace`] – when memory and worker slots may be used again
+#![allow(rustdoc::private_intra_doc_links, reason = "the module list above is for readers of the source")]
+
+mod answer;
+mod bitmap;
+mod counters;
+mod find;
+mod gather;
+mod grace;
+mod index;
+mod membership;
+mod query;
+mod roster;
+mod set;
+mod shard_table;
+mod sweep;
+mod table;
+mod types;
+mod zeroed;
+
+pub use answer::Matches;
+pub use counters::Events;
+pub use index::Index;
+pub use query::{FindOptions, Query};
+pub use types::{
+    IndexConfig, IndexError, MemoryUse, SlotId, SlotSummary, Sweep, Tier, TierSummary, WorkerKey,
+};

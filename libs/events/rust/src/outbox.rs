@@ -1,0 +1,1 @@
+//! The publisher's outbox: a bounded queue of records towards one log writer.

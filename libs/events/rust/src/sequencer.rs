@@ -1,0 +1,1 @@
+//! The indexer's sequencer: one small state machine per worker.

@@ -1,0 +1,94 @@
+//! A fixed array that starts as zero bytes, lies on a cache line, and may be read through raw
+//! pointers while its owner moves about.
+//!
+//! `unsafe` here: allocation by hand, because a `Box<[T]>` that moves (into the limbo, while
+//! look-ups still read it) would assert unique access to memory that is shared. Sound because the
+//! memory is allocated once with a non-zero layout, only handed out as shared references to types
+//! of atomics (`Zeroable`), for which zero bytes are valid, and freed once, in `drop`.
+//! Checked by `zeroed::tests` and, through everything above it, by `tests/stress.rs`.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+const LINE_BYTES: usize = 64;
+
+/// Types made of atomics alone.
+///
+/// # Safety
+/// All-zero bytes are a valid value, the type needs no drop, is not zero-sized, and is `Sync`.
+pub(crate) unsafe trait Zeroable: Sync {}
+
+// SAFETY: an integer behind an atomic; zero is a value like any other.
+unsafe impl Zeroable for AtomicU64 {}
+
+pub(crate) struct Zeroed<T: Zeroable> {
+    first: NonNull<T>,
+    len: usize,
+}
+
+// SAFETY: the array owns its memory, and all access to it is through `&T` with `T: Sync`.
+unsafe impl<T: Zeroable> Send for Zeroed<T> {}
+// SAFETY: as above.
+unsafe impl<T: Zeroable> Sync for Zeroed<T> {}
+
+impl<T: Zeroable> Zeroed<T> {
+    /// An array of `len` zeroed elements; `len` must not be 0.
+    pub fn new(len: usize) -> Self {
+        assert!(len > 0, "an array of atomics needs a length");
+        let layout = Self::layout(len);
+        // SAFETY: `layout` is not zero-sized, since neither `T` nor `len` is.
+        let memory = unsafe { alloc_zeroed(layout) };
+        let Some(first) = NonNull::new(memory.cast::<T>()) else { handle_alloc_error(layout) };
+        Self { first, len }
+    }
+
+    /// The first element. Valid until the array is dropped, wherever the array itself moves.
+    pub fn first(&self) -> NonNull<T> {
+        self.first
+    }
+
+    pub fn as_slice(&self) -> &[T] {
+        // SAFETY: `first` points to `len` initialised elements that live as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+
+    fn layout(len: usize) -> Layout {
+        Layout::array::<T>(len)
+            .and_then(|layout| layout.align_to(LINE_BYTES))
+            .unwrap_or_else(|_| panic!("an array of {len} elements exceeds the address space"))
+    }
+}
+
+impl<T: Zeroable> Drop for Zeroed<T> {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this very layout, and dropped once.
+        unsafe { dealloc(self.first.as_ptr().cast(), Self::layout(self.len)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn starts_as_zeros_on_a_cache_line_and_keeps_its_place_when_moved() {
+        let array = Zeroed::<AtomicU64>::new(37);
+        let first = array.first();
+        assert_eq!(first.as_ptr() as usize % LINE_BYTES, 0);
+        assert!(array.as_slice().iter().all(|word| word.load(Relaxed) == 0));
+        array.as_slice()[36].store(9, Relaxed);
+        let moved = Box::new(array);
+        assert_eq!(moved.first(), first);
+        assert_eq!((moved.len(), moved.bytes(), moved.as_slice()[36].load(Relaxed)), (37, 296, 9));
+    }
+}
