@@ -38,7 +38,7 @@ class AdminServer:
         app.router.add_get("/healthz", _healthz)
         app.router.add_get("/readyz", _readyz(obstacles))
         app.router.add_get("/metrics", _metrics(registry))
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         address = await bind(runner, listen, what="admin")
         return cls(runner, address)
@@ -54,7 +54,7 @@ async def bind(runner: web.AppRunner, listen: HostPort, *, what: str) -> HostPor
     Raises:
         FatalError: the address is in use or not ours.
     """
-    site = web.TCPSite(runner, listen.host, listen.port, shutdown_timeout=1.0)
+    site = web.TCPSite(runner, listen.host, listen.port)
     try:
         await site.start()
     except OSError as error:
