@@ -25,7 +25,7 @@ UV_INSTALL := $(BIN)/uv pip install -q --python $(BIN)/python
 demo: setup
 	$(BIN)/kvatlas demo $(ARGS)
 
-test: setup
+test: setup loadgen
 	cargo test --locked --workspace --exclude kvatlas-native
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(ARGS)
 
