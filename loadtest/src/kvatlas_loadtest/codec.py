@@ -1,0 +1,73 @@
+"""Asks an indexer for its status: the one place of the load tests that touches generated code."""
+
+from dataclasses import dataclass
+
+import grpc.aio
+
+from kvatlas_wire.v1 import indexer_pb2, indexer_pb2_grpc
+
+Worker = tuple[int, int]
+"""`(worker_id, dp_rank)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """What a replica holds of one worker.
+
+    Attributes:
+        state: `LIVE`, `RECOVERING` or `STALE`.
+        last_event_id: the last one applied.
+        blocks: live blocks, on any tier.
+        digests: by tier, the number and the XOR of the live sequence hashes.
+    """
+
+    state: str
+    epoch: int
+    last_event_id: int
+    blocks: int
+    engine_url: str
+    digests: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a replica says of itself."""
+
+    ready: bool
+    workers: dict[Worker, WorkerStatus]
+    memberships: int
+    counters: dict[str, int]
+
+
+async def get_status(address: str, *, timeout_s: float) -> Status:
+    """`GetStatus` of the indexer at `host:port`.
+
+    Raises:
+        grpc.aio.AioRpcError: it did not answer.
+    """
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = indexer_pb2_grpc.IndexerStub(channel)
+        answer = await stub.GetStatus(indexer_pb2.GetStatusRequest(), timeout=timeout_s)
+    return Status(
+        ready=answer.ready,
+        workers={
+            (status.info.worker.worker_id, status.info.worker.dp_rank): _worker(status)
+            for status in answer.workers
+        },
+        memberships=answer.memberships,
+        counters=dict(answer.counters),
+    )
+
+
+def _worker(status: indexer_pb2.WorkerStatus) -> WorkerStatus:
+    info = status.info
+    return WorkerStatus(
+        state=indexer_pb2.WorkerState.Name(info.state).removeprefix("WORKER_STATE_"),
+        epoch=info.epoch,
+        last_event_id=info.last_event_id,
+        blocks=info.blocks,
+        engine_url=info.engine_url,
+        digests=tuple(
+            sorted((digest.tier, digest.blocks, digest.digest) for digest in status.digests)
+        ),
+    )

@@ -1,0 +1,1 @@
+"""`kvatlas demo`: a whole fleet on this machine, a trace through it, a table."""

@@ -1,0 +1,132 @@
+"""What a run sends, and when: the same for every policy, worked out before any clock runs."""
+
+import json
+import random
+from dataclasses import dataclass
+
+from kvatlas_chassis import SettingsError
+from kvatlas_loadtest.arrivals import compress, smooth_arrivals, speedup_for
+from kvatlas_loadtest.cachemodel import (
+    BlockNames,
+    Capacity,
+    Hits,
+    PromptBlocks,
+    capacity_for,
+    infinite_cache_hits,
+)
+from kvatlas_loadtest.demo.options import Options
+from kvatlas_loadtest.prompts import prompt_tokens, tokens_per_id_for
+from kvatlas_loadtest.trace import TOKENS_PER_ID, Trace, TraceError, read_trace
+
+MODEL = "kvatlas-demo"
+"""The name that the demo's fleet serves."""
+
+PROMPT_TOKENS_MEAN = 2_000
+OUTPUT_TOKENS_MEAN = 16
+"""What the mean request is scaled down to, so that a laptop's cores measure routing, not JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRequest:
+    """One request, ready to send.
+
+    Attributes:
+        at_s: when, from the start of the run.
+        body: the JSON of `POST /v1/completions`.
+        tokens: length of the prompt.
+        blocks: its full blocks, as a cache sees them.
+    """
+
+    at_s: float
+    body: bytes
+    tokens: int
+    blocks: PromptBlocks
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All of one run.
+
+    Attributes:
+        requests: by time.
+        infinite: hits of a cache that forgets nothing, over these very requests.
+        capacity: the size of the engines.
+        tokens_per_id: tokens that stand for `TOKENS_PER_ID` of the trace.
+        speedup: how many times as fast as recorded the trace is played.
+        output_scale: how many times shorter than recorded the answers are.
+    """
+
+    trace: Trace
+    requests: tuple[PlannedRequest, ...]
+    infinite: Hits
+    capacity: Capacity
+    tokens_per_id: int
+    speedup: float
+    output_scale: float
+
+    @property
+    def lasts_s(self) -> float:
+        """When the last request is sent."""
+        return self.requests[-1].at_s
+
+    @property
+    def engine_speedup(self) -> float:
+        """How much faster than a real engine a mock one runs, to be as busy as in the trace.
+
+        Time runs `speedup` times as fast, and there are fewer tokens to prefill.
+        """
+        return self.speedup * self.tokens_per_id / TOKENS_PER_ID
+
+
+def make_plan(options: Options) -> Plan:
+    """Read the trace and turn it into requests.
+
+    Raises:
+        SettingsError: the trace cannot be played; one line.
+    """
+    try:
+        trace = read_trace(options.trace, requests_max=options.requests)
+    except TraceError as error:
+        raise SettingsError(f"kvatlas demo: {error}") from None
+    rows = trace.rows
+    arrivals_ms = smooth_arrivals(
+        [row.timestamp_ms for row in rows], rng=random.Random(options.seed)
+    )
+    speedup = options.speedup or speedup_for(arrivals_ms, rate=options.rate)
+    tokens_per_id = options.tokens_per_id or tokens_per_id_for(
+        rows, block_size=options.block_size, prompt_tokens_mean=PROMPT_TOKENS_MEAN
+    )
+    output_mean = sum(row.output_tokens for row in rows) / len(rows)
+    output_scale = max(1.0, output_mean / OUTPUT_TOKENS_MEAN)
+    names = BlockNames(options.block_size)
+    requests: list[PlannedRequest] = []
+    for row, at_s in zip(rows, compress(arrivals_ms, speedup=speedup), strict=True):
+        tokens = prompt_tokens(row, tokens_per_id=tokens_per_id, seed=options.seed)
+        output_tokens = max(1, round(row.output_tokens / output_scale))
+        body = {
+            "model": MODEL,
+            "prompt": tokens.tolist(),
+            "max_tokens": output_tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        requests.append(
+            PlannedRequest(
+                at_s=at_s,
+                body=json.dumps(body, separators=(",", ":")).encode(),
+                tokens=len(tokens),
+                blocks=names.cut(tokens, output_tokens=output_tokens),
+            )
+        )
+    blocks = [request.blocks for request in requests]
+    return Plan(
+        trace=trace,
+        requests=tuple(requests),
+        infinite=infinite_cache_hits(blocks),
+        capacity=capacity_for(blocks, engines=options.engines, blocks_per_engine=options.blocks),
+        tokens_per_id=tokens_per_id,
+        speedup=speedup,
+        output_scale=output_scale,
+    )

@@ -1,0 +1,215 @@
+"""Starts the processes of a fleet, and lets none of them outlive it.
+
+Three nets, since a demo that leaves engines behind spoils the next one. On every way out of the
+`async with` block, processes are ended in reverse order of their start: SIGTERM, then SIGKILL after
+a grace period. Each one lives in a session of its own, so that Ctrl-C in a terminal reaches only
+its starter, which ends it in order. And each one asks the kernel to be killed when its starter dies
+without a chance to do any of this.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+T = TypeVar("T")
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class FleetError(Exception):
+    """A process did not start or did not last; the message names it and its last words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A process to start: a name for logs, and its words; the first is a program."""
+
+    name: str
+    words: Sequence[str]
+    environ: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process that is up.
+
+    Attributes:
+        ready: what its ready line said.
+        log: the file that its stderr goes to.
+    """
+
+    name: str
+    pid: int
+    ready: Mapping[str, Any]
+    log: Path
+    _handle: asyncio.subprocess.Process
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._handle.returncode
+
+    def address(self, key: str = "listen") -> str:
+        """An address that the ready line gave.
+
+        Raises:
+            FleetError: it gave no such one.
+        """
+        value = self.ready.get(key)
+        if not isinstance(value, str):
+            raise FleetError(f"{self.name}: no {key!r} in its ready line")
+        return value
+
+    def kill(self) -> None:
+        """SIGKILL, as a fault to live with."""
+        with contextlib.suppress(ProcessLookupError):
+            self._handle.kill()
+
+
+def kvatlas(name: str, *words: str) -> Command:
+    """A command of this installation's own `kvatlas`."""
+    program = "from kvatlas_cli import main; raise SystemExit(main())"
+    return Command(name, (sys.executable, "-c", program, *words))
+
+
+class Supervisor:
+    """Owns the processes it started, as an asynchronous context manager."""
+
+    def __init__(self, logs: Path, *, ready_timeout_s: float = 30.0, grace_s: float = 3.0) -> None:
+        self._logs = logs
+        self._ready_timeout_s = ready_timeout_s
+        self._grace_s = grace_s
+        self._batches: list[list[tuple[str, asyncio.subprocess.Process]]] = []
+
+    async def __aenter__(self) -> Self:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    async def start(self, commands: Sequence[Command]) -> list[Process]:
+        """Start processes at once, and wait until each has said that it is ready.
+
+        They are ended together, before those that were started earlier.
+
+        Raises:
+            FleetError: one ended, or said nothing within the timeout. Those that did start stay up
+                until `stop`.
+        """
+        batch: list[tuple[str, asyncio.subprocess.Process]] = []
+        self._batches.append(batch)
+        return await gather_or_cancel([self._start_one(command, batch) for command in commands])
+
+    async def _start_one(
+        self, command: Command, batch: list[tuple[str, asyncio.subprocess.Process]]
+    ) -> Process:
+        log = self._logs / f"{command.name}.log"
+        with log.open("ab") as stderr:
+            handle = await asyncio.create_subprocess_exec(
+                *command.words,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=stderr,
+                env={**os.environ, **command.environ},
+                start_new_session=True,
+                preexec_fn=_die_with(os.getpid()),
+            )
+        batch.append((command.name, handle))
+        try:
+            async with asyncio.timeout(self._ready_timeout_s):
+                ready = await _ready_line(handle)
+        except TimeoutError:
+            raise FleetError(
+                f"{command.name} was not ready within {self._ready_timeout_s:.0f} s"
+                + _last_words(log)
+            ) from None
+        if ready is None:
+            status = await handle.wait()
+            raise FleetError(
+                f"{command.name} ended with status {status} before it was ready" + _last_words(log)
+            )
+        return Process(command.name, handle.pid, ready, log, handle)
+
+    def ended(self) -> list[str]:
+        """Names of processes that are no longer up, though nobody stopped them."""
+        return [
+            name
+            for batch in self._batches
+            for name, handle in batch
+            if handle.returncode is not None
+        ]
+
+    async def stop(self) -> None:
+        """End all processes, the last batch first. Safe to call again."""
+        while self._batches:
+            batch = self._batches[-1]
+            await asyncio.gather(*(self._end(handle) for _, handle in batch))
+            self._batches.pop()
+
+    async def _end(self, handle: asyncio.subprocess.Process) -> None:
+        for end in (handle.terminate, handle.kill):
+            if handle.returncode is not None:
+                return
+            with contextlib.suppress(ProcessLookupError):
+                end()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._grace_s):
+                    await handle.wait()
+
+
+async def gather_or_cancel(work: Sequence[Awaitable[T]]) -> list[T]:
+    """All results; when one fails the others are cancelled, and the first failure is raised."""
+    tasks = [asyncio.ensure_future(item) for item in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _ready_line(handle: asyncio.subprocess.Process) -> Mapping[str, Any] | None:
+    """What the first line that is a ready line says; None: stdout ended without one."""
+    assert handle.stdout is not None  # noqa: S101 - it was asked for as a pipe
+    while line := await handle.stdout.readline():
+        try:
+            document: object = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(document, dict):
+            facts = cast("dict[str, Any]", document)
+            if facts.get("ready") is True:
+                return facts
+    return None
+
+
+def _last_words(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return f": {lines[-1]}" if lines else f" (it wrote nothing to {log})"
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """Runs in the child before its program: be killed when `parent` dies, even if it just did."""
+
+    def request() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return request
