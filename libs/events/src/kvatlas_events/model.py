@@ -27,7 +27,7 @@ class _ByContent:
     """Equality of a dataclass that holds arrays; such a message has no hash."""
 
     __slots__ = ()
-    __hash__: ClassVar[None]
+    __hash__: ClassVar[None]  # pyright: ignore[reportIncompatibleMethodOverride] - has none
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):

@@ -29,11 +29,22 @@ class Outbox:
         """Empty the outbox and open it again with a snapshot's parts; not bounded."""
     def require_snapshot(self) -> None:
         """Empty the outbox: the receiver cannot continue from what is queued."""
-    def peek(self, records_max: int, bytes_max: int) -> list[bytes]:
-        """The oldest records, at least one if there is one; they stay until acknowledged."""
-    def acknowledge(self, records: int) -> None: ...
+    def peek(self, records_max: int, bytes_max: int) -> tuple[int, list[bytes]] | None:
+        """A ticket and the oldest records, at least one; None if there is none to send now.
+
+        They stay queued until the ticket is acknowledged.
+        """
+    def acknowledge(self, ticket: int) -> None:
+        """Release what `peek` gave with this ticket, as far as it has not been dropped since."""
     @property
-    def awaits_snapshot(self) -> bool: ...
+    def is_empty(self) -> bool:
+        """Whether `peek` would give None."""
+    @property
+    def awaits_snapshot(self) -> bool:
+        """Whether numbered records are dropped until `push_snapshot`."""
+    @property
+    def holds_snapshot(self) -> bool:
+        """Whether a part of a snapshot is still queued."""
     @property
     def queued_records(self) -> int: ...
     @property
