@@ -6,16 +6,15 @@
 //!
 //! Tokens are `u32`, hashed as little-endian bytes. The crate is pure: no I/O, no clock, no protobuf.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+mod bytes;
+mod chain;
+mod chunk;
+mod seed;
+mod stripes;
 
-/// Seed of the chain, and of chunk hashes before the adapter's and the salt's share is added.
-pub const BASE_SEED: u64 = 1337;
+pub use chain::{sequence_hashes_into, sequence_step};
+pub use chunk::{Items, chunk_hash, chunk_hashes_into, chunk_hashes_with_items_into};
+pub use seed::{BASE_SEED, item_hash, seed};
 
-/// One step of the chain: the sequence hash of a prefix from its parent's and its last block's.
-#[inline(always)]
-pub fn sequence_step(parent: u64, chunk: u64) -> u64 {
-    let mut bytes = [0u8; 16];
-    bytes[..8].copy_from_slice(&parent.to_le_bytes());
-    bytes[8..].copy_from_slice(&chunk.to_le_bytes());
-    xxh3_64_with_seed(&bytes, BASE_SEED)
-}
+/// The name of these definitions, as queries and batches carry it.
+pub const CONTRACT: &str = "xxh3-1337-v1";

@@ -1,1 +1,16 @@
-"""The hash contract: chunk hashes and sequence hashes of token prompts."""
+"""The hash contract: chunk hashes and sequence hashes of token prompts.
+
+`kvatlas_hashing.reference` is the specification; what stands here computes the same natively.
+"""
+
+from kvatlas_hashing.bulk import chunk_hashes, sequence_hashes
+from kvatlas_hashing.reference import BASE_SEED, CONTRACT, item_hash, seed
+
+__all__ = [
+    "BASE_SEED",
+    "CONTRACT",
+    "chunk_hashes",
+    "item_hash",
+    "seed",
+    "sequence_hashes",
+]
