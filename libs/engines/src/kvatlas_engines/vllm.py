@@ -1,0 +1,164 @@
+"""Reader of vLLM's events, from 0.10.2 (arrays) to 0.33 (maps).
+
+What a vLLM block is beside its tokens is told by `lora_name` (from 0.14), by `extra_keys` (from
+0.17.1, see `extra_keys.py`), and by its parent: a salt stands in a prompt's first block alone.
+
+`lookahead_token_ids` (from 0.33, speculative decoding) means that a block's own hash also covers
+the token after it. We index the block's plain tokens: two blocks that differ only in the token that
+follows become one sequence hash, held as long as either is. A look-up may so promise one block more
+than the engine can use, never more: the next block holds the differing token itself.
+"""
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvatlas_engines import fields as f
+from kvatlas_engines.events import (
+    Cleared,
+    EngineEvent,
+    Reason,
+    Removed,
+    Stored,
+    StoredByHash,
+    Unindexable,
+)
+from kvatlas_engines.extra_keys import NO_KEYS, BlockKeys, read_block_keys
+from kvatlas_engines.fields import NotIndexable
+from kvatlas_engines.groups import GroupFilter
+from kvatlas_engines.raw import FieldOrder, MalformedEvent, RawEvent
+from kvatlas_engines.reader import announced_blocks, read_cleared, read_guarded, unknown_event
+
+_ORDER: FieldOrder = {
+    "BlockStored": (
+        "block_hashes",
+        "parent_block_hash",
+        "token_ids",
+        "block_size",
+        "lora_id",
+        "medium",
+        "lora_name",
+        "extra_keys",
+        "group_idx",
+        "kv_cache_spec_kind",
+        "kv_cache_spec_sliding_window",
+    ),
+    "BlockRemoved": ("block_hashes", "medium", "group_idx"),
+    "AllBlocksCleared": (),
+}
+_EXTRA_KEYS_POSITION = 7
+
+
+class VllmReader:
+    """Reads one vLLM engine's events; see `EngineReader`."""
+
+    order = _ORDER
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._groups = GroupFilter()
+        self.blind_spots: frozenset[str] = frozenset()
+
+    def read(self, events: Sequence[RawEvent | MalformedEvent]) -> list[EngineEvent]:
+        """Translate a batch's events, in order."""
+        read: list[EngineEvent] = []
+        for event in events:
+            read.extend(read_guarded(event, self._read_event))
+        return read
+
+    def _read_event(self, event: RawEvent) -> list[EngineEvent]:
+        match event.kind:
+            case "BlockStored":
+                return self._read_stored(event)
+            case "BlockRemoved":
+                self._groups.admit_hash_only(f.optional_number(event.fields, "group_idx"))
+                return [Removed(f.block_hashes(event.fields), f.tier(event.fields))]
+            case "AllBlocksCleared":
+                return read_cleared(event)
+            case _:
+                raise unknown_event(event)
+
+    def _read_stored(self, event: RawEvent) -> list[EngineEvent]:
+        fields = event.fields
+        hashes = f.block_hashes(fields)
+        group = f.optional_number(fields, "group_idx")
+        tokens = f.token_list(fields)
+        size = f.block_size(fields)
+        tier = f.tier(fields)
+        if not hashes and not tokens:
+            return []
+        if not tokens:
+            self._groups.admit_hash_only(group)
+            return [StoredByHash(hashes, tier)]
+        replaced = self._groups.admit_store(group, f.optional_text(fields, "kv_cache_spec_kind"))
+        lost: list[EngineEvent] = [Cleared(None)] if replaced else []
+        if size != self._block_size:
+            raise NotIndexable(
+                Reason.WRONG_BLOCK_SIZE,
+                f"blocks of {size} tokens; {self._block_size} are configured",
+                block_size=size,
+            )
+        lora_name = self._lora_name(event)
+        parent = f.parent_hash(fields)
+        blocks = f.in_blocks(f.tokens_u32(tokens), len(hashes), size)
+        keys, refusal = _read_keys(fields.get("extra_keys"), len(hashes), lora_name, parent is None)
+        if keys:
+            lost.append(
+                Stored(
+                    hashes[: len(keys)],
+                    parent,
+                    _head(blocks, len(keys)),
+                    tier,
+                    lora_name,
+                    keys[0].cache_salt,
+                    tuple(key.items for key in keys) if any(key.items for key in keys) else None,
+                )
+            )
+        if refusal is not None:
+            lost.append(
+                Unindexable(refusal.reason, announced_blocks(event) - len(keys), str(refusal))
+            )
+        return lost
+
+    def _lora_name(self, event: RawEvent) -> str | None:
+        if event.positions is not None and event.positions <= _EXTRA_KEYS_POSITION:
+            self.blind_spots |= {"cache salts", "multimodal items"}
+        name = f.optional_text(event.fields, "lora_name")
+        if name is None and event.fields.get("lora_id") is not None:
+            raise NotIndexable(Reason.LORA_ID_WITHOUT_NAME, f"{event.fields['lora_id']!r:.32}")
+        return name
+
+
+def _read_keys(
+    extra_keys: object,
+    blocks: int,
+    lora_name: str | None,
+    begins_prompt: bool,  # noqa: FBT001
+) -> tuple[list[BlockKeys], NotIndexable | None]:
+    """Understand the keys of a chain's blocks, up to the first block that cannot be indexed.
+
+    What stands before that block is held by the engine like any other prefix.
+    """
+    if extra_keys is None or extra_keys == []:
+        return [NO_KEYS] * blocks, None
+    if not isinstance(extra_keys, list):
+        raise f.malformed(f"extra_keys of type {type(extra_keys).__name__}")
+    listed = cast("list[object]", extra_keys)
+    if len(listed) != blocks:
+        raise NotIndexable(
+            Reason.LENGTH_MISMATCH, f"extra keys of {len(listed)} blocks for {blocks} blocks"
+        )
+    keys: list[BlockKeys] = []
+    for index, of_block in enumerate(listed):
+        first = begins_prompt and index == 0
+        try:
+            keys.append(read_block_keys(of_block, lora_name=lora_name, first_of_prompt=first))
+        except NotIndexable as refusal:
+            return keys, refusal
+    return keys, None
+
+
+def _head(blocks: NDArray[np.uint32], count: int) -> NDArray[np.uint32]:
+    return blocks if count == len(blocks) else blocks[:count]
