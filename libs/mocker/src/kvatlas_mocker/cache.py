@@ -1,0 +1,231 @@
+"""The paged prefix cache: a block table per sequence, reference counts, LRU of free blocks.
+
+Pure: no clock, no I/O, no randomness. The rules are vLLM's:
+
+- Only full blocks are cached, under the hash of the whole prefix.
+- A free block keeps its content until it is taken again; the least recently freed goes first.
+- A sequence frees its blocks tail first, so tails are evicted before what they hang on.
+- A lookup finds at most ⌊(tokens - 1) / block⌋ blocks: the last token is always computed.
+- A removal is announced when the block is taken, before the store that it makes room for.
+
+vLLM stores a block again when a second request computes the same one, and announces both the
+second store and, later, two removals. `repeat_stores` does the same. Without it a request adopts
+the block that is there already and its own copy goes back: then the events, replayed into a
+plain set, always give exactly what is cached.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from kvatlas_mocker.events import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
+from kvatlas_mocker.hashing import HashKey
+
+MEDIUM = "GPU"
+GROUP = 0
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """The tokens of one request and where they lie.
+
+    `hashes` covers at least the full blocks that are registered or looked up; whoever appends
+    tokens extends it (`BlockHasher.extend`). `table` and `registered` belong to the cache.
+    """
+
+    tokens: "array[int]"
+    key: HashKey
+    hashes: list[int] = field(default_factory=list[int])
+    table: list[int] = field(default_factory=list[int])
+    registered: int = 0
+
+
+@dataclass(slots=True)
+class _Content:
+    block_hash: int
+    parent: int | None
+    tokens: bytes  # u32 little-endian: a list of ints would take ten times the memory
+
+
+class PrefixCache:
+    """`blocks` physical blocks of `block_size` tokens. Not thread-safe.
+
+    Every method that changes what is cached queues events; `take_events` hands them over.
+    """
+
+    def __init__(self, *, blocks: int, block_size: int, repeat_stores: bool = False) -> None:
+        self.blocks = blocks
+        self.block_size = block_size
+        self.evictions = 0
+        self._repeat_stores = repeat_stores
+        self._references = [0] * blocks
+        self._contents: list[_Content | None] = [None] * blocks
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(blocks))
+        self._holder: dict[int, int] = {}  # engine hash -> the block that a lookup finds
+        self._copies: dict[int, list[int]] = {}  # further blocks with the same hash
+        self._events: list[CacheEvent] = []
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that no sequence holds, cached content or not."""
+        return len(self._free)
+
+    @property
+    def usage(self) -> float:
+        """Share of the blocks that sequences hold, 0 to 1."""
+        return 1 - len(self._free) / self.blocks
+
+    def matched(self, sequence: Sequence) -> int:
+        """How many leading blocks of the sequence a lookup finds."""
+        limit = min((len(sequence.tokens) - 1) // self.block_size, len(sequence.hashes))
+        holder = self._holder
+        for index in range(limit):
+            if sequence.hashes[index] not in holder:
+                return index
+        return max(limit, 0)
+
+    def admit(self, sequence: Sequence) -> int | None:
+        """Give a sequence without blocks room for all its tokens.
+
+        Returns the number of its tokens that are cached, or None, with nothing changed, where
+        there is no room now.
+        """
+        hits = [self._holder[h] for h in sequence.hashes[: self.matched(sequence)]]
+        needed = self._blocks_for(len(sequence.tokens)) - len(hits)
+        revived = sum(1 for block in hits if not self._references[block])
+        if needed > len(self._free) - revived:
+            return None
+        for block in hits:
+            self._hold(block)
+        sequence.table = hits + self._take(needed)
+        sequence.registered = len(hits)
+        return len(hits) * self.block_size
+
+    def grow(self, sequence: Sequence) -> bool:
+        """Give an admitted sequence room for the tokens it has now; False: no room, no change."""
+        needed = self._blocks_for(len(sequence.tokens)) - len(sequence.table)
+        if needed > len(self._free):
+            return False
+        sequence.table += self._take(needed)
+        return True
+
+    def register(self, sequence: Sequence, computed: int) -> None:
+        """Cache the blocks that the first `computed` tokens fill."""
+        full = computed // self.block_size
+        first = sequence.registered
+        if full <= first:
+            return
+        size = self.block_size
+        raw = sequence.tokens[first * size : full * size].tobytes()
+        width = size * sequence.tokens.itemsize
+        parent = sequence.hashes[first - 1] if first else None
+        stored_from = first
+        for index in range(first, full):
+            block_hash = sequence.hashes[index]
+            block = sequence.table[index]
+            if block_hash in self._holder and not self._repeat_stores:
+                self._adopt(sequence, index)
+                self._announce(sequence, stored_from, index)
+                stored_from = index + 1
+            else:
+                offset = (index - first) * width
+                self._contents[block] = _Content(block_hash, parent, raw[offset : offset + width])
+                if self._holder.setdefault(block_hash, block) != block:
+                    self._copies.setdefault(block_hash, []).append(block)
+            parent = block_hash
+        self._announce(sequence, stored_from, full)
+        sequence.registered = full
+
+    def release(self, sequence: Sequence) -> None:
+        """Take a sequence's blocks back, tail first; what they hold stays cached."""
+        for block in reversed(sequence.table):
+            self._references[block] -= 1
+            if not self._references[block]:
+                self._free[block] = None
+        sequence.table = []
+        sequence.registered = 0
+
+    def reset(self) -> bool:
+        """Forget all content; False, with nothing changed, while a sequence holds blocks."""
+        if len(self._free) != self.blocks:
+            return False
+        self._contents = [None] * self.blocks
+        self._holder.clear()
+        self._copies.clear()
+        self._events.append(AllBlocksCleared())
+        return True
+
+    def take_events(self) -> list[CacheEvent]:
+        """The events since the last call, in order."""
+        events, self._events = self._events, []
+        return events
+
+    def cached(self) -> Iterator[tuple[int, bytes, int | None]]:
+        """Every cached block once: hash, tokens (u32 little-endian), parent's hash."""
+        for block in self._holder.values():
+            content = self._contents[block]
+            if content is not None:
+                yield content.block_hash, content.tokens, content.parent
+
+    def _blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    def _hold(self, block: int) -> None:
+        if not self._references[block]:
+            del self._free[block]
+        self._references[block] += 1
+
+    def _take(self, count: int) -> list[int]:
+        taken: list[int] = []
+        for _ in range(count):
+            block, _none = self._free.popitem(last=False)
+            content = self._contents[block]
+            if content is not None:
+                self._evict(block, content.block_hash)
+            self._references[block] = 1
+            taken.append(block)
+        return taken
+
+    def _evict(self, block: int, block_hash: int) -> None:
+        self._contents[block] = None
+        copies = self._copies.get(block_hash)
+        if self._holder[block_hash] != block:
+            self._copies[block_hash].remove(block)
+        elif copies:
+            self._holder[block_hash] = copies.pop(0)
+        else:
+            del self._holder[block_hash]
+        if copies is not None and not copies:
+            del self._copies[block_hash]
+        self.evictions += 1
+        self._events.append(BlockRemoved([block_hash], MEDIUM, group_idx=GROUP))
+
+    def _adopt(self, sequence: Sequence, index: int) -> None:
+        """Use the cached block instead of the sequence's own, which goes back first in line."""
+        own = sequence.table[index]
+        cached = self._holder[sequence.hashes[index]]
+        self._hold(cached)
+        sequence.table[index] = cached
+        self._references[own] = 0
+        self._free[own] = None
+        self._free.move_to_end(own, last=False)
+
+    def _announce(self, sequence: Sequence, first: int, end: int) -> None:
+        if first == end:
+            return
+        size = self.block_size
+        key = sequence.key
+        self._events.append(
+            BlockStored(
+                block_hashes=sequence.hashes[first:end],
+                parent_block_hash=sequence.hashes[first - 1] if first else None,
+                token_ids=sequence.tokens[first * size : end * size].tolist(),
+                block_size=size,
+                lora_id=key.lora_id,
+                medium=MEDIUM,
+                lora_name=key.lora_name,
+                extra_keys=[key.announced(index) for index in range(first, end)],
+                group_idx=GROUP,
+            )
+        )

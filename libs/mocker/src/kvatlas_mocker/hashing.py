@@ -1,0 +1,55 @@
+"""Block hashes of the mock engine's own.
+
+An engine's hashes are opaque: readers may only resolve parents and removals with them. So these
+must never equal kvatlas's sequence hashes of the same tokens, or a reader that confuses the two
+would pass every test. They are chained like ours, because that is the one native call for a whole
+prompt, but every chunk hash is salted with the seed of this engine.
+"""
+
+from array import array
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvatlas_hashing import chunk_hashes, sequence_hashes
+
+
+@dataclass(frozen=True, slots=True)
+class HashKey:
+    """What besides the tokens decides which blocks are equal."""
+
+    lora_name: str | None = None
+    lora_id: int | None = None
+    cache_salt: str | None = None
+
+    def announced(self, index: int) -> list[str] | None:
+        """The extra keys that vLLM announces for the block at `index` of a request."""
+        keys = [self.lora_name] if self.lora_name else []
+        if index == 0 and self.cache_salt:
+            keys.append(self.cache_salt)
+        return keys or None
+
+
+class BlockHasher:
+    """Hashes the full blocks of requests, u64 each; equal seeds give equal hashes."""
+
+    def __init__(self, *, seed: str, block_size: int) -> None:
+        self._seed = seed
+        self._block_size = block_size
+
+    def extend(self, hashes: list[int], tokens: "array[int]", key: HashKey) -> None:
+        """Append to `hashes` those of the full blocks of `tokens` that it lacks."""
+        size = self._block_size
+        known = len(hashes)
+        full = len(tokens) // size
+        if full <= known:
+            return
+        fresh = np.frombuffer(tokens, dtype=np.uint32)[known * size : full * size]
+        salt = f"{self._seed}\0{key.cache_salt or ''}"
+        chunks = chunk_hashes(fresh, size, lora_name=key.lora_name, cache_salt=salt)
+        del fresh  # an array cannot grow while a view of it lives
+        if known:
+            parent = np.array([hashes[-1]], dtype=np.uint64)
+            hashes.extend(sequence_hashes(np.concatenate((parent, chunks)))[1:].tolist())
+        else:
+            hashes.extend(sequence_hashes(chunks).tolist())

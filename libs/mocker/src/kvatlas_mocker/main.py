@@ -1,0 +1,59 @@
+"""`kvatlas mock-engine`: an engine that a client cannot tell from vLLM at the interfaces we use."""
+
+from collections.abc import Sequence
+
+from kvatlas_chassis import AdminServer, StopSignal, TaskSet, announce_ready, run_service
+from kvatlas_mocker.chat import open_template
+from kvatlas_mocker.engine import Engine
+from kvatlas_mocker.metrics import EngineMetrics
+from kvatlas_mocker.server import EngineServer
+from kvatlas_mocker.settings import MockEngineSettings
+from kvatlas_mocker.tokenizer import open_tokenizer
+
+
+def command(argv: Sequence[str]) -> int:
+    """Run `kvatlas mock-engine`."""
+    return run_service(
+        serve,
+        MockEngineSettings,
+        service="mock-engine",
+        argv=argv,
+        description="A mock inference engine: vLLM's HTTP API, KV events and metrics.",
+    )
+
+
+async def serve(settings: MockEngineSettings) -> None:
+    """Serve until SIGTERM."""
+    stop = StopSignal()
+    tasks = TaskSet()
+    engine = Engine(settings, open_tokenizer(settings.tokenizer), open_template(settings.tokenizer))
+    metrics = EngineMetrics(engine)
+    try:
+        engine.start(tasks)
+        server = await EngineServer.start(settings.listen, engine, metrics)
+        try:
+            admin = await AdminServer.start(settings.admin, metrics.registry, tuple)
+            try:
+                _announce(engine, server, admin)
+                await stop.wait(tasks)
+            finally:
+                await admin.close()
+        finally:
+            await server.close()
+    finally:
+        await tasks.close()
+        engine.close()
+
+
+def _announce(engine: Engine, server: EngineServer, admin: AdminServer) -> None:
+    first = engine.ranks[0].stream.address
+    announce_ready(
+        listen=server.address,
+        admin=admin.address,
+        events=first.events or "",
+        replay=first.replay or "",
+        model=engine.settings.model,
+        block_size=engine.settings.block_size,
+        dp_ranks=len(engine.ranks),
+        epoch=engine.epoch,
+    )

@@ -1,0 +1,122 @@
+"""Text to tokens and back: the bytes of UTF-8, or a model's own tokenizer.json."""
+
+import asyncio
+import re
+from array import array
+from pathlib import Path
+from typing import Protocol
+
+from tokenizers import Tokenizer as HfTokenizer
+
+from kvatlas_chassis import FatalError
+
+TOKEN_MAX = 0xFFFF_FFFF
+_OFF_LOOP_CHARS = 2_000
+"""Longer texts are encoded on a thread, without the GIL; shorter ones are quicker than the trip."""
+_PLAIN_WORD = re.compile(r"^[Ġ▁]?[a-z]{2,8}$")
+_CHOICES_MAX = 4_096
+
+
+class Tokenizer(Protocol):
+    """What the engine needs of a tokenizer."""
+
+    choices: "array[int]"
+    """Tokens that the model may say: each decodes to the same text after any other."""
+
+    async def encode(self, text: str, *, add_special_tokens: bool) -> "array[int]":
+        """The tokens of a text, u32."""
+        ...
+
+    def decode(self, tokens: list[int]) -> str:
+        """The text of tokens.
+
+        Raises:
+            ValueError: one of them is no token.
+        """
+        ...
+
+    def piece(self, token: int) -> str:
+        """What one of `choices` adds to a text."""
+        ...
+
+
+class ByteTokenizer:
+    """A token is a byte of UTF-8; ids above 255, which prompts may hold, decode to nothing."""
+
+    def __init__(self) -> None:
+        self.choices = array("I", list(b"etaoinshrdlu etaoin shrdlu "))
+
+    async def encode(self, text: str, *, add_special_tokens: bool) -> "array[int]":
+        """The bytes; there are no special tokens."""
+        del add_special_tokens
+        return array("I", list(text.encode()))  # of bytes, array would take four as one token
+
+    def decode(self, tokens: list[int]) -> str:
+        """Bytes that are no UTF-8 become U+FFFD."""
+        return bytes(token for token in tokens if 0 <= token <= 0xFF).decode(errors="replace")  # noqa: PLR2004 - a byte
+
+    def piece(self, token: int) -> str:
+        """One character: all choices are ASCII."""
+        return chr(token)
+
+
+class FileTokenizer:
+    """A tokenizer.json, read by the `tokenizers` library."""
+
+    def __init__(self, path: Path) -> None:
+        """Load.
+
+        Raises:
+            FatalError: the file is missing or no tokenizer.
+        """
+        try:
+            self._tokenizer = HfTokenizer.from_file(str(path))
+        except Exception as error:  # noqa: BLE001 - the library raises Exception itself
+            raise FatalError(f"cannot read the tokenizer {path}: {error}") from None
+        words = sorted(
+            index
+            for word, index in self._tokenizer.get_vocab(with_added_tokens=False).items()
+            if _PLAIN_WORD.match(word)
+        )
+        if not words:
+            raise FatalError(f"the tokenizer {path} has no plain lower-case words to speak with")
+        self.choices = array("I", words[:: max(1, len(words) // _CHOICES_MAX)])
+        self._anchor = self.choices[0]
+        self._anchor_text = self._tokenizer.decode([self._anchor])
+        self._pieces: dict[int, str] = {}
+
+    async def encode(self, text: str, *, add_special_tokens: bool) -> "array[int]":
+        """The library's tokens, with its post-processor's special tokens if asked for."""
+        if len(text) < _OFF_LOOP_CHARS:
+            return self._encode(text, add_special_tokens)
+        return await asyncio.to_thread(self._encode, text, add_special_tokens)
+
+    def decode(self, tokens: list[int]) -> str:
+        """The library's text, special tokens left in, as vLLM's /detokenize does."""
+        size = self._tokenizer.get_vocab_size()
+        if any(not 0 <= token < size for token in tokens):
+            raise ValueError("a token id is out of vocabulary")
+        return self._tokenizer.decode(tokens, skip_special_tokens=False)
+
+    def piece(self, token: int) -> str:
+        """Decoded behind another token: some tokenizers strip a text's leading space."""
+        text = self._pieces.get(token)
+        if text is None:
+            pair = self._tokenizer.decode([self._anchor, token])
+            text = self._pieces[token] = pair[len(self._anchor_text) :]
+        return text
+
+    def _encode(self, text: str, special: bool) -> "array[int]":  # noqa: FBT001 - to_thread passes by position
+        return array("I", self._tokenizer.encode(text, add_special_tokens=special).ids)
+
+
+def open_tokenizer(where: str) -> Tokenizer:
+    """`bytes`, a tokenizer.json or a directory that holds one.
+
+    Raises:
+        FatalError: there is none.
+    """
+    if where == "bytes":
+        return ByteTokenizer()
+    path = Path(where)
+    return FileTokenizer(path / "tokenizer.json" if path.is_dir() else path)
