@@ -34,7 +34,9 @@ pub(crate) unsafe fn bits<'p>(address: usize, width: u16) -> &'p [AtomicU64] {
 }
 
 pub(crate) fn contains(bits: &[AtomicU64], slot: u16) -> bool {
-    let word = bits.get(usize::from(slot / 64)).map_or(0, |word| word.load(Ordering::Relaxed));
+    let word = bits
+        .get(usize::from(slot / 64))
+        .map_or(0, |word| word.load(Ordering::Relaxed));
     word >> (slot % 64) & 1 == 1
 }
 
@@ -43,16 +45,34 @@ pub(crate) fn assign(bits: &[AtomicU64], slot: u16, value: bool) {
     let word = &bits[usize::from(slot / 64)];
     let bit = 1 << (slot % 64);
     let old = word.load(Ordering::Relaxed);
-    word.store(if value { old | bit } else { old & !bit }, Ordering::Release);
+    word.store(
+        if value { old | bit } else { old & !bit },
+        Ordering::Release,
+    );
 }
 
-pub(crate) fn slots(bits: &[AtomicU64]) -> impl Iterator<Item = u16> {
+/// Clears every bit that is in `gone`; returns how many were set.
+pub(crate) fn subtract(bits: &[AtomicU64], gone: &[u64]) -> usize {
+    let mut removed = 0;
+    for (word, gone) in bits.iter().zip(gone) {
+        let old = word.load(Ordering::Relaxed);
+        if old & gone != 0 {
+            word.store(old & !gone, Ordering::Release);
+            removed += (old & gone).count_ones() as usize;
+        }
+    }
+    removed
+}
+
+/// The worker slots whose bits are set, ascending.
+pub(crate) fn slots(bits: &[AtomicU64]) -> impl Iterator<Item = u16> + Clone {
     bits.iter().enumerate().flat_map(|(place, word)| {
         Ones(word.load(Ordering::Relaxed)).map(move |bit| (place * 64) as u16 + bit)
     })
 }
 
 /// The places of the ones in a word, ascending.
+#[derive(Clone)]
 pub(crate) struct Ones(pub u64);
 
 impl Iterator for Ones {
@@ -106,7 +126,9 @@ impl Arena {
         grace: &Grace,
         counters: &Counters,
     ) -> u64 {
-        let piece = self.reuse(width, grace, counters).unwrap_or_else(|| self.cut(width, counters));
+        let piece = self
+            .reuse(width, grace, counters)
+            .unwrap_or_else(|| self.cut(width, counters));
         self.live_words += usize::from(width);
         let bits = piece.bits();
         for slot in members {
@@ -119,10 +141,13 @@ impl Arena {
     pub fn retire(&mut self, word: u64, grace: &Grace) {
         let (address, width) = spilled_parts(word);
         let first = std::ptr::with_exposed_provenance_mut::<AtomicU64>(address);
-        let Some(first) = NonNull::new(first) else { return };
+        let Some(first) = NonNull::new(first) else {
+            return;
+        };
         self.live_words -= usize::from(width);
         self.idle_words += usize::from(width);
-        self.limbo.push_back((grace.stamp(), Piece { first, width }));
+        self.limbo
+            .push_back((grace.stamp(), Piece { first, width }));
     }
 
     /// Whether idle memory outweighs what is in use plus `slack` words, so that packing pays.
@@ -153,7 +178,11 @@ impl Arena {
 
     /// Moves what has passed its grace period from the limbo to the free lists.
     fn settle(&mut self, grace: &Grace) {
-        if self.limbo.front().is_some_and(|&(stamp, _)| !grace.passed(stamp)) {
+        if self
+            .limbo
+            .front()
+            .is_some_and(|&(stamp, _)| !grace.passed(stamp))
+        {
             grace.step();
         }
         while let Some(&(stamp, piece)) = self.limbo.front() {
@@ -167,13 +196,20 @@ impl Arena {
 
     fn cut(&mut self, width: u16, counters: &Counters) -> Piece {
         let need = usize::from(width);
-        let room = self.chunks.last().map_or(0, |chunk| chunk.len() - self.used_of_last);
+        let room = self
+            .chunks
+            .last()
+            .map_or(0, |chunk| chunk.len() - self.used_of_last);
         if room < need {
             // Each chunk is a quarter of all before it: few chunks, little of the last one unused.
             let have: usize = self.chunks.iter().map(Zeroed::len).sum();
-            let len = (have / 4).clamp(FIRST_CHUNK_WORDS, LARGEST_CHUNK_WORDS).max(need);
+            let len = (have / 4)
+                .clamp(FIRST_CHUNK_WORDS, LARGEST_CHUNK_WORDS)
+                .max(need);
             let chunk = Zeroed::new(len);
-            counters.bitmap_bytes.fetch_add(chunk.bytes(), Ordering::Relaxed);
+            counters
+                .bitmap_bytes
+                .fetch_add(chunk.bytes(), Ordering::Relaxed);
             self.chunks.push(chunk);
             self.used_of_last = 0;
         }
@@ -182,7 +218,10 @@ impl Arena {
         let chunk = &self.chunks[self.chunks.len() - 1];
         debug_assert!(self.used_of_last <= chunk.len());
         // SAFETY: `at + width <= chunk.len()`, so the piece lies within the chunk.
-        Piece { first: unsafe { chunk.first().add(at) }, width }
+        Piece {
+            first: unsafe { chunk.first().add(at) },
+            width,
+        }
     }
 }
 
@@ -207,10 +246,16 @@ mod tests {
         for slot in 0..20 {
             assert_ne!(arena.make(2, [slot].into_iter(), &grace, &counters), first);
         }
-        assert_eq!(read(first), vec![1, 64, 127], "a pinned reader still sees the old bits");
+        assert_eq!(
+            read(first),
+            vec![1, 64, 127],
+            "a pinned reader still sees the old bits"
+        );
         drop(pin);
-        while !grace.passed(grace.stamp() - 1) && grace.step() {}
-        grace.step();
+        let now = grace.stamp();
+        while !grace.passed(now) {
+            assert!(grace.step(), "nobody is pinned");
+        }
         assert_eq!(arena.make(2, [5].into_iter(), &grace, &counters), first);
         assert_eq!(read(first), vec![5]);
         assert_eq!(counters.events.read().bitmap_reuses, 1);
@@ -220,8 +265,9 @@ mod tests {
     fn packing_is_wanted_once_idle_words_outweigh_the_live_ones() {
         let (grace, counters) = (Grace::new(), Counters::default());
         let mut arena = Arena::default();
-        let words: Vec<u64> =
-            (0..10).map(|s| arena.make(3, [s].into_iter(), &grace, &counters)).collect();
+        let words: Vec<u64> = (0..10)
+            .map(|s| arena.make(3, [s].into_iter(), &grace, &counters))
+            .collect();
         for &word in &words[..5] {
             arena.retire(word, &grace);
         }

@@ -97,7 +97,10 @@ impl Grace {
     pub fn step(&self) -> bool {
         let epoch = self.now.load(Ordering::SeqCst);
         let before = ((epoch + 2) % 3) as usize;
-        let idle = self.stripes.iter().all(|s| s.pinned[before].load(Ordering::SeqCst) == 0);
+        let idle = self
+            .stripes
+            .iter()
+            .all(|s| s.pinned[before].load(Ordering::SeqCst) == 0);
         idle && self
             .now
             .compare_exchange(epoch, epoch + 1, Ordering::SeqCst, Ordering::Relaxed)
@@ -106,7 +109,11 @@ impl Grace {
 
     /// Drops `item`, already unlinked, once nobody can hold it; `bytes` is for the accounts.
     pub fn retire(&self, item: impl Send + 'static, bytes: usize) {
-        let retired = Retired { stamp: self.stamp(), bytes, _item: Box::new(item) };
+        let retired = Retired {
+            stamp: self.stamp(),
+            bytes,
+            _item: Box::new(item),
+        };
         self.limbo_bytes.fetch_add(bytes, Ordering::Relaxed);
         self.limbo.lock().push_back(retired);
         self.collect();
@@ -120,7 +127,10 @@ impl Grace {
             let mut limbo = self.limbo.lock();
             // Stamps are drawn outside the lock, so neighbours may be out of order by a little:
             // that only makes one wait for the other.
-            while limbo.front().is_some_and(|oldest| self.passed(oldest.stamp)) {
+            while limbo
+                .front()
+                .is_some_and(|oldest| self.passed(oldest.stamp))
+            {
                 passed.extend(limbo.pop_front());
             }
             !limbo.is_empty()

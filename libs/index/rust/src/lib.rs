@@ -18,7 +18,10 @@
 //! 5. [`roster`] – worker slots, their lives, what is matchable now
 //! 6. [`sweep`] – removal of dead workers' memberships in bounded slices
 //! 7. [`grace`] – when memory and worker slots may be used again
-#![allow(rustdoc::private_intra_doc_links, reason = "the module list above is for readers of the source")]
+#![allow(
+    rustdoc::private_intra_doc_links,
+    reason = "the module list above is for readers of the source"
+)]
 
 mod answer;
 mod bitmap;

@@ -56,7 +56,10 @@ impl<'p> Set<'p> {
     /// `word` was loaded (with `Acquire`, or under the writer's lock) from a slot of a table that is
     /// protected for `'p`, or is [`VACANT`], [`EMPTY`] or [`Few::word`].
     pub unsafe fn from_word(word: u64) -> Self {
-        Self { word, _held: std::marker::PhantomData }
+        Self {
+            word,
+            _held: std::marker::PhantomData,
+        }
     }
 
     pub fn word(self) -> u64 {
@@ -98,7 +101,10 @@ impl<'p> Set<'p> {
 /// The word for a bitmap of `width` words at `address`.
 pub(crate) fn spilled_word(address: usize, width: u16) -> u64 {
     let address = address as u64;
-    assert!(address <= ADDRESS_MASK, "an address of more than 48 bits does not fit a set word");
+    assert!(
+        address <= ADDRESS_MASK,
+        "an address of more than 48 bits does not fit a set word"
+    );
     TAG_SPILLED << TAG_SHIFT | u64::from(width) << WIDTH_SHIFT | address
 }
 
@@ -146,13 +152,17 @@ impl Few {
         let below = self.0 & ((1 << place) - 1);
         let ids = self.0 & ((1 << TAG_SHIFT) - 1);
         let above = (ids >> place << place) << ID_BITS;
-        Some(Self((len as u64 + 1 + TAG_EMPTY) << TAG_SHIFT | above | u64::from(slot) << place | below))
+        Some(Self(
+            (len as u64 + 1 + TAG_EMPTY) << TAG_SHIFT | above | u64::from(slot) << place | below,
+        ))
     }
 
     /// The set of those ids for which `keep` is true.
     pub fn filtered(self, keep: impl Fn(u16) -> bool) -> Self {
         // There is room: never more ids than before.
-        self.ids().filter(|&id| keep(id)).fold(Self::EMPTY, |set, id| set.with(id).unwrap_or(set))
+        self.ids()
+            .filter(|&id| keep(id))
+            .fold(Self::EMPTY, |set, id| set.with(id).unwrap_or(set))
     }
 }
 

@@ -14,7 +14,10 @@ pub struct IndexConfig {
 
 impl Default for IndexConfig {
     fn default() -> Self {
-        Self { shard_bits: 10, initial_slots_per_shard: 64 }
+        Self {
+            shard_bits: 10,
+            initial_slots_per_shard: 64,
+        }
     }
 }
 

@@ -39,7 +39,9 @@ impl<T: Zeroable> Zeroed<T> {
         let layout = Self::layout(len);
         // SAFETY: `layout` is not zero-sized, since neither `T` nor `len` is.
         let memory = unsafe { alloc_zeroed(layout) };
-        let Some(first) = NonNull::new(memory.cast::<T>()) else { handle_alloc_error(layout) };
+        let Some(first) = NonNull::new(memory.cast::<T>()) else {
+            handle_alloc_error(layout)
+        };
         Self { first, len }
     }
 
@@ -89,6 +91,13 @@ mod tests {
         array.as_slice()[36].store(9, Relaxed);
         let moved = Box::new(array);
         assert_eq!(moved.first(), first);
-        assert_eq!((moved.len(), moved.bytes(), moved.as_slice()[36].load(Relaxed)), (37, 296, 9));
+        assert_eq!(
+            (
+                moved.len(),
+                moved.bytes(),
+                moved.as_slice()[36].load(Relaxed)
+            ),
+            (37, 296, 9)
+        );
     }
 }

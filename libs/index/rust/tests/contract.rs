@@ -12,13 +12,19 @@ fn worker(worker_id: u64, dp_rank: u32) -> WorkerKey {
 }
 
 fn tiny() -> Index {
-    Index::new(IndexConfig { shard_bits: 1, initial_slots_per_shard: 8 })
+    Index::new(IndexConfig {
+        shard_bits: 1,
+        initial_slots_per_shard: 8,
+    })
 }
 
 fn chain(chunks: &[u64]) -> Vec<u64> {
     let mut out: Vec<u64> = Vec::new();
     for &chunk in chunks {
-        out.push(out.last().map_or(chunk, |&parent| sequence_step(parent, chunk)));
+        out.push(
+            out.last()
+                .map_or(chunk, |&parent| sequence_step(parent, chunk)),
+        );
     }
     out
 }
@@ -33,7 +39,11 @@ fn ask(index: &Index, query: Query<'_>, limit: usize, exact: bool) -> Vec<(u64, 
     let mut out = Matches::default();
     index.find(query, &FindOptions { limit, exact }, &mut out);
     assert_eq!(out.workers.len(), out.depths.len());
-    out.workers.iter().zip(&out.depths).map(|(w, &d)| (w.worker_id, w.dp_rank, d)).collect()
+    out.workers
+        .iter()
+        .zip(&out.depths)
+        .map(|(w, &d)| (w.worker_id, w.dp_rank, d))
+        .collect()
 }
 
 fn sweep_all(index: &Index) {
@@ -50,13 +60,22 @@ fn an_index_is_shared_between_threads() {
 fn depth_is_the_number_of_leading_blocks_held_deepest_first_then_by_worker_and_rank() {
     let index = tiny();
     let hashes = chain(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
-    for (key, depth) in [((9, 0), 4), ((3, 1), 10), ((3, 0), 10), ((1, 0), 4), ((7, 0), 0)] {
+    for (key, depth) in [
+        ((9, 0), 4),
+        ((3, 1), 10),
+        ((3, 0), 10),
+        ((1, 0), 4),
+        ((7, 0), 0),
+    ] {
         let slot = live(&index, worker(key.0, key.1));
         assert_eq!(index.store(slot, Tier::Device, &hashes[..depth]), depth);
     }
     let expected = vec![(3, 0, 10), (3, 1, 10), (1, 0, 4), (9, 0, 4)];
     for exact in [false, true] {
-        assert_eq!(ask(&index, Query::SequenceHashes(&hashes), 0, exact), expected);
+        assert_eq!(
+            ask(&index, Query::SequenceHashes(&hashes), 0, exact),
+            expected
+        );
     }
 }
 
@@ -104,7 +123,10 @@ fn any_hash_is_legal_also_the_extremes() {
     let hashes = [0, u64::MAX, 1, 1 << 63, 1 << 60, (1 << 60) - 1];
     assert!(ask(&index, Query::SequenceHashes(&[0]), 0, false).is_empty());
     assert_eq!(index.store(slot, Tier::Device, &hashes), 6);
-    assert_eq!(ask(&index, Query::SequenceHashes(&hashes), 0, true), vec![(1, 0, 6)]);
+    assert_eq!(
+        ask(&index, Query::SequenceHashes(&hashes), 0, true),
+        vec![(1, 0, 6)]
+    );
     assert_eq!(index.remove(slot, Tier::Device, &[0]), 1);
     assert!(ask(&index, Query::SequenceHashes(&[0]), 0, false).is_empty());
 }
@@ -161,8 +183,15 @@ fn a_retired_slot_takes_no_more_stores_and_its_place_is_used_again_only_when_swe
     let again = live(&index, worker(3, 0));
     assert_eq!(index.events().slot_reuses, 1);
     index.store(again, Tier::Device, &[1]);
-    assert_eq!(ask(&index, Query::SequenceHashes(&[1, 2, 3]), 0, true), vec![(3, 0, 1)]);
-    assert_eq!(index.store(old, Tier::Device, &[9]), 0, "a stale id must not reach the new life");
+    assert_eq!(
+        ask(&index, Query::SequenceHashes(&[1, 2, 3]), 0, true),
+        vec![(3, 0, 1)]
+    );
+    assert_eq!(
+        index.store(old, Tier::Device, &[9]),
+        0,
+        "a stale id must not reach the new life"
+    );
     assert_eq!(index.summary(old).blocks, 0);
     assert!(index.hashes(old, Tier::Device).is_empty());
     assert_ne!(beside, again);
@@ -176,11 +205,20 @@ fn replace_shows_exactly_one_of_the_two_sets() {
     index.store(old, Tier::Device, &[1, 2, 3]);
     let new = index.allocate(key).unwrap();
     index.store(new, Tier::Device, &[1]);
-    assert_eq!(ask(&index, Query::SequenceHashes(&[1, 2, 3]), 0, false), vec![(8, 1, 3)]);
+    assert_eq!(
+        ask(&index, Query::SequenceHashes(&[1, 2, 3]), 0, false),
+        vec![(8, 1, 3)]
+    );
     index.replace(old, new);
-    assert_eq!(ask(&index, Query::SequenceHashes(&[1, 2, 3]), 0, false), vec![(8, 1, 1)]);
+    assert_eq!(
+        ask(&index, Query::SequenceHashes(&[1, 2, 3]), 0, false),
+        vec![(8, 1, 1)]
+    );
     sweep_all(&index);
-    assert_eq!(ask(&index, Query::SequenceHashes(&[1, 2, 3]), 0, true), vec![(8, 1, 1)]);
+    assert_eq!(
+        ask(&index, Query::SequenceHashes(&[1, 2, 3]), 0, true),
+        vec![(8, 1, 1)]
+    );
     assert_eq!(index.memberships(), 1);
 }
 
@@ -213,7 +251,10 @@ fn clear_empties_one_tier_of_one_slot() {
         index.store(slot, Tier::Host, &[1, 9]);
     }
     index.clear(a, Tier::Device);
-    assert_eq!(ask(&index, Query::SequenceHashes(&[1, 2, 3]), 0, true), vec![(2, 0, 3), (1, 0, 1)]);
+    assert_eq!(
+        ask(&index, Query::SequenceHashes(&[1, 2, 3]), 0, true),
+        vec![(2, 0, 3), (1, 0, 1)]
+    );
     assert_eq!(index.summary(a).tier(Tier::Device).count, 0);
     assert_eq!(index.summary(a).tier(Tier::Device).digest, 0);
     assert_eq!(index.summary(a).blocks, 2);
@@ -260,10 +301,22 @@ fn the_limit_keeps_the_deepest_and_picks_among_equals_by_the_stated_hash() {
     kept.sort_unstable();
     let mut expected = vec![(500, 3, 4)];
     expected.extend(kept.iter().map(|&id| (id, 0, 3)));
-    assert_eq!(ask(&index, Query::SequenceHashes(&long), 10, false), expected);
-    assert_eq!(ask(&index, Query::SequenceHashes(&long), 10, true), expected);
-    assert_eq!(ask(&index, Query::SequenceHashes(&long), 1, false), expected[..1]);
-    assert_eq!(ask(&index, Query::SequenceHashes(&long), 1000, false).len(), 101);
+    assert_eq!(
+        ask(&index, Query::SequenceHashes(&long), 10, false),
+        expected
+    );
+    assert_eq!(
+        ask(&index, Query::SequenceHashes(&long), 10, true),
+        expected
+    );
+    assert_eq!(
+        ask(&index, Query::SequenceHashes(&long), 1, false),
+        expected[..1]
+    );
+    assert_eq!(
+        ask(&index, Query::SequenceHashes(&long), 1000, false).len(),
+        101
+    );
 }
 
 #[test]
@@ -279,19 +332,32 @@ fn worker_slots_run_out_with_an_error_and_come_back_after_a_sweep() {
         count += 1;
     };
     assert!(count >= 8192);
-    assert_eq!(error, IndexError::SlotsExhausted { limit: usize::try_from(count).unwrap() });
+    assert_eq!(
+        error,
+        IndexError::SlotsExhausted {
+            limit: usize::try_from(count).unwrap()
+        }
+    );
     index.retire(last.unwrap());
     sweep_all(&index);
     let again = live(&index, worker(7_000_000, 0));
     index.store(again, Tier::Device, &[3]);
-    assert_eq!(ask(&index, Query::SequenceHashes(&[3]), 0, false), vec![(7_000_000, 0, 1)]);
+    assert_eq!(
+        ask(&index, Query::SequenceHashes(&[3]), 0, false),
+        vec![(7_000_000, 0, 1)]
+    );
 }
 
 #[test]
 fn memory_is_given_back_when_everything_is_removed() {
-    let index = Index::new(IndexConfig { shard_bits: 2, initial_slots_per_shard: 8 });
+    let index = Index::new(IndexConfig {
+        shard_bits: 2,
+        initial_slots_per_shard: 8,
+    });
     let empty = index.memory_bytes().total();
-    let hashes: Vec<u64> = (0..20_000u64).map(|i| i.wrapping_mul(0x2545_F491_4F6C_DD1D)).collect();
+    let hashes: Vec<u64> = (0..20_000u64)
+        .map(|i| i.wrapping_mul(0x2545_F491_4F6C_DD1D))
+        .collect();
     let slots: Vec<_> = (0..6).map(|id| live(&index, worker(id, 0))).collect();
     for &slot in &slots {
         assert_eq!(index.store(slot, Tier::Device, &hashes), hashes.len());
@@ -303,6 +369,9 @@ fn memory_is_given_back_when_everything_is_removed() {
     }
     sweep_all(&index);
     let after = index.memory_bytes().total();
-    assert!(after - empty < (full - empty) / 10, "{empty} {full} {after}");
+    assert!(
+        after - empty < (full - empty) / 10,
+        "{empty} {full} {after}"
+    );
     assert!(index.events().shrinks > 0);
 }

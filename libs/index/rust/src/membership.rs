@@ -1,0 +1,236 @@
+//! What storing or removing a block on one tier means for the tables of a shard.
+//!
+//! The main table says who holds a block anywhere. Aside, and only once some block is held elsewhere
+//! than on the device alone, there are four more tables of the same kind: one for each of host, disk
+//! and remote, and one of memberships that are in the main table but *not* on the device. So a
+//! device-only membership costs nothing beside the main table, and every tier of every membership is known:
+//!
+//! | held on       | main | host | off device |
+//! |---------------|------|------|------------|
+//! | device        | yes  |      |            |
+//! | device + host | yes  | yes  |            |
+//! | host          | yes  | yes  | yes        |
+//!
+//! All tables of one hash lie in the same shard and change under its one lock.
+
+use parking_lot::Mutex;
+
+use crate::grace::Pin;
+use crate::shard_table::{ShardTable, Shared, Target};
+use crate::table::{Directory, Place};
+use crate::types::Tier;
+
+/// The tables a shard has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Anywhere = 0,
+    Host = 1,
+    Disk = 2,
+    Remote = 3,
+    OffDevice = 4,
+}
+
+impl Kind {
+    pub const ALL: [Self; 5] = [
+        Self::Anywhere,
+        Self::Host,
+        Self::Disk,
+        Self::Remote,
+        Self::OffDevice,
+    ];
+    const ASIDE: [Self; 3] = [Self::Host, Self::Disk, Self::Remote];
+
+    /// The table of one tier; none for the device, which the main table stands for.
+    fn of(tier: Tier) -> Option<Self> {
+        match tier {
+            Tier::Device => None,
+            Tier::Host => Some(Self::Host),
+            Tier::Disk => Some(Self::Disk),
+            Tier::Remote => Some(Self::Remote),
+        }
+    }
+}
+
+/// One directory per table.
+pub(crate) type Directories = [Directory; 5];
+
+/// What one store or remove changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Changed {
+    /// On the tier named.
+    pub tier: bool,
+    /// The block became known, or unknown, as held by the slot at all.
+    pub anywhere: bool,
+}
+
+const NOTHING: Changed = Changed {
+    tier: false,
+    anywhere: false,
+};
+
+/// A shard: its writer's lock and all its tables behind it.
+#[derive(Default)]
+pub(crate) struct Shard {
+    pub tables: Mutex<Tables>,
+}
+
+#[derive(Default)]
+pub(crate) struct Tables {
+    main: ShardTable,
+    aside: Option<Box<[ShardTable; 4]>>,
+}
+
+/// One block of one worker slot, with where to find it.
+#[derive(Clone, Copy)]
+pub(crate) struct Member {
+    pub place: Place,
+    pub hash: u64,
+    pub slot: u16,
+}
+
+impl Tables {
+    pub fn table(&self, kind: Kind) -> Option<&ShardTable> {
+        match kind {
+            Kind::Anywhere => Some(&self.main),
+            other => self.aside.as_ref().map(|aside| &aside[other as usize - 1]),
+        }
+    }
+
+    pub fn table_mut(&mut self, kind: Kind) -> Option<&mut ShardTable> {
+        match kind {
+            Kind::Anywhere => Some(&mut self.main),
+            other => self
+                .aside
+                .as_mut()
+                .map(|aside| &mut aside[other as usize - 1]),
+        }
+    }
+
+    pub fn store(&mut self, shared: &Shared, dirs: &Directories, m: Member, tier: Tier) -> Changed {
+        let Some(kind) = Kind::of(tier) else {
+            if self.insert(shared, dirs, Kind::Anywhere, m) {
+                return Changed {
+                    tier: true,
+                    anywhere: true,
+                };
+            }
+            return Changed {
+                tier: self.delete(shared, dirs, Kind::OffDevice, m),
+                anywhere: false,
+            };
+        };
+        if !self.insert(shared, dirs, kind, m) {
+            return NOTHING;
+        }
+        let anywhere = self.insert(shared, dirs, Kind::Anywhere, m);
+        if anywhere {
+            self.insert(shared, dirs, Kind::OffDevice, m);
+        }
+        Changed {
+            tier: true,
+            anywhere,
+        }
+    }
+
+    pub fn remove(
+        &mut self,
+        shared: &Shared,
+        dirs: &Directories,
+        m: Member,
+        tier: Tier,
+    ) -> Changed {
+        let Some(kind) = Kind::of(tier) else {
+            return self.remove_device(shared, dirs, m);
+        };
+        if !self.delete(shared, dirs, kind, m) {
+            return NOTHING;
+        }
+        let anywhere = self.has(Kind::OffDevice, m) && !self.is_aside(m);
+        if anywhere {
+            self.delete(shared, dirs, Kind::OffDevice, m);
+            self.delete(shared, dirs, Kind::Anywhere, m);
+        }
+        Changed {
+            tier: true,
+            anywhere,
+        }
+    }
+
+    /// Every hash that `slot` holds on `tier`.
+    pub fn held_by(&self, dirs: &Directories, slot: u16, tier: Tier) -> Vec<u64> {
+        let kind = Kind::of(tier).unwrap_or(Kind::Anywhere);
+        let Some(table) = self.table(kind) else {
+            return Vec::new();
+        };
+        let on_tier = |&hash: &u64| {
+            let m = Member {
+                place: dirs[0].place(hash),
+                hash,
+                slot,
+            };
+            kind != Kind::Anywhere || !self.has(Kind::OffDevice, m)
+        };
+        table.held_by(slot).filter(on_tier).collect()
+    }
+
+    fn remove_device(&mut self, shared: &Shared, dirs: &Directories, m: Member) -> Changed {
+        if self.aside.is_some() {
+            if self.has(Kind::OffDevice, m) {
+                return NOTHING;
+            }
+            if self.is_aside(m) {
+                self.insert(shared, dirs, Kind::OffDevice, m);
+                return Changed {
+                    tier: true,
+                    anywhere: false,
+                };
+            }
+        }
+        let removed = self.delete(shared, dirs, Kind::Anywhere, m);
+        Changed {
+            tier: removed,
+            anywhere: removed,
+        }
+    }
+
+    fn has(&self, kind: Kind, m: Member) -> bool {
+        self.table(kind)
+            .is_some_and(|table| table.contains(m.place, m.hash, m.slot))
+    }
+
+    fn is_aside(&self, m: Member) -> bool {
+        Kind::ASIDE.into_iter().any(|kind| self.has(kind, m))
+    }
+
+    fn insert(&mut self, shared: &Shared, dirs: &Directories, kind: Kind, m: Member) -> bool {
+        let target = Target {
+            shared,
+            directory: &dirs[kind as usize],
+        };
+        let table = match kind {
+            Kind::Anywhere => &mut self.main,
+            other => &mut self.aside.get_or_insert_default()[other as usize - 1],
+        };
+        table.insert(target, m.place, m.hash, m.slot)
+    }
+
+    fn delete(&mut self, shared: &Shared, dirs: &Directories, kind: Kind, m: Member) -> bool {
+        let target = Target {
+            shared,
+            directory: &dirs[kind as usize],
+        };
+        self.table_mut(kind)
+            .is_some_and(|table| table.remove(target, m.place, m.hash, m.slot))
+    }
+}
+
+/// Whether `slot` holds `hash` on `tier`, without a lock. A look-up of its own, not of one moment with
+/// any other: while the block moves between tiers, either answer may come.
+pub(crate) fn holds(dirs: &Directories, pin: &Pin<'_>, slot: u16, hash: u64, tier: Tier) -> bool {
+    let has = |kind: Kind| {
+        dirs[kind as usize]
+            .look(hash, pin)
+            .is_some_and(|set| set.contains(slot))
+    };
+    Kind::of(tier).map_or_else(|| has(Kind::Anywhere) && !has(Kind::OffDevice), has)
+}

@@ -1,0 +1,252 @@
+//! What readers see of the table: a directory of shards, each entry naming one generation of slots.
+//!
+//! ```text
+//! hash ─ Fibonacci multiply ─▶ top bits: shard ──▶ directory entry ──▶ slots (16 bytes each)
+//!                              the rest: home slot       │             key │ set word
+//!                                                        └ address (48 bit) │ capacity class (16 bit)
+//! ```
+//!
+//! The capacity rides in the entry's upper bits, so from the entry (8 bytes a shard, all of them
+//! fit the nearest cache) a reader goes straight to the slot: one miss a probe. The home slot is the
+//! hash's place on a scale of 0 to 1, so a capacity need not be a power of two, and a copy into another
+//! capacity walks both arrays in order. From home, probing is linear.
+//!
+//! Within a generation a slot's key is written once, before its word first leaves "vacant"; so a
+//! reader that loads the word (`Acquire`) and finds it not vacant reads the key that the word is for.
+//!
+//! `unsafe` here: turning a directory entry into a slice. Sound because the entry always names a live
+//! array of the capacity it states, and a retired array is freed only after a grace period that the
+//! reader's pin holds back. Checked by `tests/stress.rs` and `tests/differential.rs`.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+use crate::grace::Pin;
+use crate::set::Set;
+use crate::zeroed::{Zeroable, Zeroed};
+
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+const CLASS_SHIFT: u32 = 48;
+const ADDRESS_MASK: usize = (1 << CLASS_SHIFT) - 1;
+
+/// One table slot.
+#[repr(C, align(16))]
+pub(crate) struct Slot {
+    key: AtomicU64,
+    word: AtomicU64,
+}
+
+// SAFETY: two atomics; zero bytes are the vacant slot.
+unsafe impl Zeroable for Slot {}
+
+impl Slot {
+    #[inline]
+    pub fn set(&self) -> Set<'_> {
+        // SAFETY: loaded with `Acquire` from a slot that is protected as long as it is borrowed.
+        unsafe { Set::from_word(self.word.load(Ordering::Acquire)) }
+    }
+
+    /// The key; meaningful once the slot is not vacant.
+    #[inline]
+    pub fn key(&self) -> u64 {
+        self.key.load(Ordering::Relaxed)
+    }
+
+    /// Writer only: gives a vacant slot its key and first set word.
+    pub fn claim(&self, key: u64, word: u64) {
+        self.key.store(key, Ordering::Relaxed);
+        self.word.store(word, Ordering::Release);
+    }
+
+    /// Writer only: another set for the same key.
+    pub fn publish(&self, word: u64) {
+        self.word.store(word, Ordering::Release);
+    }
+}
+
+/// Capacities are 8 to 15 times a power of two: steps of an eighth, and a class fits 16 bits.
+pub(crate) fn capacity_of_class(class: u16) -> usize {
+    (8 + usize::from(class & 7)) << (class >> 3)
+}
+
+/// The smallest class with at least `slots` slots.
+pub(crate) fn class_for(slots: usize) -> u16 {
+    let slots = slots.max(8);
+    let exponent = slots.ilog2() - 3;
+    let step = slots.div_ceil(1 << exponent) - 8;
+    // A step of 8 carries over into the exponent: the next class, as it should be.
+    ((exponent as u16) << 3) + step as u16
+}
+
+/// The slots of one generation, borrowed for as long as a pin (or the shard's lock) holds them.
+#[derive(Clone, Copy)]
+pub(crate) struct Slots<'p> {
+    slots: &'p [Slot],
+}
+
+impl<'p> Slots<'p> {
+    pub fn of(array: &'p Zeroed<Slot>) -> Self {
+        Self {
+            slots: array.as_slice(),
+        }
+    }
+
+    /// Where the search for `scaled` (see [`Directory::place`]) starts.
+    #[inline]
+    pub fn home(self, scaled: u64) -> usize {
+        ((u128::from(scaled) * self.slots.len() as u128) >> 64) as usize
+    }
+
+    /// The slot that has the key, or else the vacant slot where its search ends.
+    #[inline]
+    pub fn locate(self, hash: u64, scaled: u64) -> (&'p Slot, Set<'p>) {
+        let mut at = self.home(scaled);
+        // Ends: the writer keeps at least one slot vacant.
+        loop {
+            let slot = &self.slots[at];
+            let set = slot.set();
+            if set.is_vacant() || slot.key() == hash {
+                return (slot, set);
+            }
+            at += 1;
+            if at == self.slots.len() {
+                at = 0;
+            }
+        }
+    }
+}
+
+/// A hash's shard, and its place within it on a scale of 0 to 2^64.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub shard: usize,
+    pub scaled: u64,
+}
+
+pub(crate) struct Directory {
+    entries: Box<[AtomicPtr<Slot>]>,
+    shard_bits: u32,
+    _owns_nothing: PhantomData<*const ()>,
+}
+
+// SAFETY: the entries are atomics, and what they point to is only handed out as `&Slot`, which is
+// `Sync`. The arrays belong to the shards' writers.
+unsafe impl Send for Directory {}
+// SAFETY: as above.
+unsafe impl Sync for Directory {}
+
+impl Directory {
+    pub fn new(shard_bits: u32) -> Self {
+        Self {
+            entries: (0..1usize << shard_bits)
+                .map(|_| AtomicPtr::default())
+                .collect(),
+            shard_bits,
+            _owns_nothing: PhantomData,
+        }
+    }
+
+    #[inline]
+    pub fn place(&self, hash: u64) -> Place {
+        let spread = hash.wrapping_mul(GOLDEN);
+        // Rotating first makes "the top `shard_bits` bits" well defined for 0 bits as well.
+        let top = spread.rotate_left(self.shard_bits) & ((1 << self.shard_bits) - 1);
+        Place {
+            shard: top as usize,
+            scaled: spread << self.shard_bits,
+        }
+    }
+
+    /// The present generation of a shard; none before its first block.
+    #[inline]
+    pub fn open<'p>(&self, shard: usize, _pin: &'p Pin<'_>) -> Option<Slots<'p>> {
+        let entry = self.entries[shard].load(Ordering::Acquire);
+        if entry.is_null() {
+            return None;
+        }
+        let class = (entry.addr() >> CLASS_SHIFT) as u16;
+        let first = entry
+            .map_addr(|address| address & ADDRESS_MASK)
+            .cast_const();
+        // SAFETY: `announce` wrote this entry for an array of that class, whose owner retires it
+        // through the grace period only after replacing the entry; the pin holds that back.
+        let slots = unsafe { std::slice::from_raw_parts(first, capacity_of_class(class)) };
+        Some(Slots { slots })
+    }
+
+    /// Who holds `hash`; none if nobody was ever known to.
+    #[inline]
+    pub fn look<'p>(&self, hash: u64, pin: &'p Pin<'_>) -> Option<Set<'p>> {
+        let place = self.place(hash);
+        let (_, set) = self.open(place.shard, pin)?.locate(hash, place.scaled);
+        (!set.is_empty()).then_some(set)
+    }
+
+    /// Starts fetching the slot where the search for `hash` begins.
+    #[inline]
+    pub fn prefetch(&self, hash: u64, pin: &Pin<'_>) {
+        let place = self.place(hash);
+        if let Some(slots) = self.open(place.shard, pin) {
+            prefetch(&slots.slots[slots.home(place.scaled)]);
+        }
+    }
+
+    /// Writer only: makes `array`, of capacity class `class`, the shard's present generation.
+    ///
+    /// # Safety
+    /// The array has that class's capacity, outlives its being announced, and afterwards is freed
+    /// only through the grace period.
+    pub unsafe fn announce(&self, shard: usize, array: Option<(&Zeroed<Slot>, u16)>) {
+        let entry = array.map_or(std::ptr::null_mut(), |(array, class)| {
+            debug_assert_eq!(array.len(), capacity_of_class(class));
+            array.first().as_ptr().map_addr(|address| {
+                assert!(
+                    address <= ADDRESS_MASK,
+                    "an address of more than 48 bits does not fit an entry"
+                );
+                address | usize::from(class) << CLASS_SHIFT
+            })
+        });
+        self.entries[shard].store(entry, Ordering::Release);
+    }
+
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.entries)
+    }
+}
+
+/// Asks for the cache line of `target`; a hint, so nothing where the instruction is not known.
+#[inline]
+pub(crate) fn prefetch<T>(target: &T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing that the program can see and cannot fault.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(target).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = target;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_class_is_the_smallest_that_has_room(slots in 0usize..1 << 40) {
+            let class = class_for(slots);
+            prop_assert!(capacity_of_class(class) >= slots);
+            prop_assert!(class == 0 || capacity_of_class(class - 1) < slots);
+        }
+
+        #[test]
+        fn shard_and_home_are_in_range_for_any_hash(hash: u64, bits in 0u32..=16, class in 0u16..64) {
+            let place = Directory::new(bits).place(hash);
+            prop_assert!(place.shard < 1 << bits);
+            let array = Zeroed::new(capacity_of_class(class));
+            prop_assert!(Slots::of(&array).home(place.scaled) < array.len());
+        }
+    }
+}
