@@ -9,6 +9,7 @@ copies through the repeated field's array interface.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -53,6 +54,15 @@ _REASONS_BACK: dict[int, ShutdownReason] = {number: reason for reason, number in
 
 class MalformedRecord(ValueError):  # noqa: N818 - named for what it is, as the log's readers say it
     """The bytes are no batch of ours; the message says what is wrong. Nothing of it may be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a receiver of a worker's records is."""
+
+    worker: Worker
+    epoch: int
+    last_event_id: int
 
 
 def digest(hashes: Hashes) -> int:
@@ -104,6 +114,26 @@ def decode_batch(record: bytes) -> Batch:
         snapshot=_decode_snapshot(message.snapshot) if message.HasField("snapshot") else None,
         heartbeat=_decode_heartbeat(message.heartbeat) if message.HasField("heartbeat") else None,
     )
+
+
+def progress(record: bytes) -> Progress | None:
+    """Tell how far a receiver is that has applied everything up to `record`.
+
+    None for a snapshot's part that is not its last.
+
+    Raises:
+        MalformedRecord: as `decode_batch`.
+    """
+    batch = decode_batch(record)
+    if batch.snapshot is not None and batch.snapshot.part + 1 < batch.snapshot.parts:
+        return None
+    if batch.snapshot is not None:
+        last_event_id = batch.snapshot.as_of_event_id
+    elif batch.heartbeat is not None:
+        last_event_id = batch.heartbeat.last_event_id
+    else:
+        last_event_id = batch.first_event_id + len(batch.events) - 1
+    return Progress(batch.header.worker, batch.header.epoch, last_event_id)
 
 
 def snapshot_records(

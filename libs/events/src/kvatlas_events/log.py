@@ -23,12 +23,26 @@ class RecordsRejected(Exception):  # noqa: N818 - the contract's name
     """The receiver will not take these records, whenever they are sent; the message says why."""
 
 
+class Fenced(RecordsRejected):
+    """Another publisher speaks for the worker, in a later life."""
+
+    def __init__(self, name: str, worker: Worker, epoch: int, rival_epoch: int) -> None:
+        super().__init__(
+            f"{name}: worker {worker} has a newer publisher, of epoch {rival_epoch}; ours is {epoch}"
+        )
+        self.worker = worker
+        self.epoch = epoch
+        self.rival_epoch = rival_epoch
+
+
 @dataclass(frozen=True, slots=True)
 class Appended:
     """The receiver's acknowledgement of one `append`."""
 
     needs_snapshot: frozenset[Worker] = frozenset()
     """Workers whose history the receiver cannot continue: only a snapshot helps."""
+    identity: str | None = None
+    """Of the log, if it has one. Another than before: all that was appended earlier is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +65,19 @@ class LogSlice:
     caught_up: bool
     """Everything that the log held when the reader first reached it has been read."""
     trimmed: bool
-    """Records between the last slice and this one were lost to this reader: trimmed, or gone with
-    a log that lost its data."""
+    """Records between the last slice and this one may be lost to this reader: trimmed, or gone
+    with a log that lost its data."""
+    foreign: int
+    """Messages among the records that have not even their outer shape; left out."""
     position: LogPosition | None
     """Where a later reader may go on; None before the log has been reached."""
 
 
 class LogWriter(Protocol):
-    """One destination of a publisher's records. Used by one task at a time."""
+    """One destination of a publisher's records.
+
+    Several tasks may append at once; what one task appends keeps its order.
+    """
 
     @property
     def name(self) -> str:
@@ -68,6 +87,7 @@ class LogWriter(Protocol):
     async def append(self, records: Sequence[bytes]) -> Appended:
         """Append `records` in order; they are stored when this returns.
 
+        Without records it only asks whether the log answers.
         After an error or a cancellation any leading part of them may have been stored.
 
         Raises:

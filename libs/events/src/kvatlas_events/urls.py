@@ -6,41 +6,72 @@ that says what to write instead, an unreachable server never is.
 
 from urllib.parse import urlsplit
 
-from kvatlas_events.log import LogReader, LogWriter
+from kvatlas_events.grpc_log import GrpcWriter
+from kvatlas_events.log import LogPosition, LogReader, LogWriter
+from kvatlas_events.redis_log import RECORDS_MAX, RedisReader, RedisWriter
+from kvatlas_events.redis_server import RedisServer
 
 _FORMS = "redis://HOST:PORT, rediss://HOST:PORT or grpc://HOST:PORT[,HOST:PORT…]"
 
 
-def open_writers(url: str, *, cell: str) -> list[LogWriter]:
+def open_writers(url: str, *, cell: str, records_max: int = RECORDS_MAX) -> list[LogWriter]:
     """Open every destination that `url` names; nothing is connected yet.
 
-    `grpc://a:1,b:2` gives two writers, so that each replica fails alone.
+    `grpc://a:1,b:2` gives two writers, so that each replica fails alone. `records_max`: about so
+    many of the newest records stay in a log that is a server's.
 
     Raises:
         ValueError: the URL cannot be used; the message says why and never holds a password.
     """
-    scheme = _scheme(url)
-    raise ValueError(f"{scheme}: not implemented yet; cell {cell}")
+    if _scheme(url) == "grpc":
+        return [GrpcWriter(address) for address in _addresses(url)]
+    return [RedisWriter(RedisServer(url), cell=cell, records_max=records_max)]
 
 
-def open_reader(url: str, *, cell: str) -> LogReader | None:
-    """Open the log that `url` names from its beginning; nothing is connected yet.
+def open_reader(url: str, *, cell: str, position: LogPosition | None = None) -> LogReader | None:
+    """Open the log that `url` names, from its beginning or `position`; nothing is connected yet.
 
     None for `grpc:`: the indexer's own server takes the records.
 
     Raises:
         ValueError: the URL cannot be used; the message says why and never holds a password.
     """
-    scheme = _scheme(url)
-    raise ValueError(f"{scheme}: not implemented yet; cell {cell}")
+    if _scheme(url) == "grpc":
+        return None
+    return RedisReader(RedisServer(url), cell=cell, position=position)
 
 
 def _scheme(url: str) -> str:
-    scheme = urlsplit(url).scheme
-    if scheme == "memory":
-        raise ValueError("memory: lives inside one process; between processes use " + _FORMS)
-    if scheme == "kafka":
-        raise ValueError("kafka: is not in this build; use " + _FORMS)
-    if scheme not in {"redis", "rediss", "grpc"}:
-        raise ValueError(f"unknown log {scheme or url!r}; use " + _FORMS)
-    return scheme
+    scheme, colon, _ = url.partition(":")
+    match scheme if colon else "":
+        case "redis" | "rediss" | "grpc":
+            return scheme
+        case "memory":
+            raise ValueError(f"memory: lives inside one process; between processes use {_FORMS}")
+        case "kafka":
+            raise ValueError(f"kafka: is not in this build; use {_FORMS}")
+        case "":
+            raise ValueError(f"a log's URL has a scheme; use {_FORMS}")
+        case other:
+            raise ValueError(f"{other}: is no log that kvatlas knows; use {_FORMS}")
+
+
+def _addresses(url: str) -> list[str]:
+    _, separator, rest = url.partition("grpc://")
+    addresses = rest.rstrip("/").split(",") if separator else []
+    if not addresses:
+        raise ValueError(f"{url} names no indexer to push to; write grpc://HOST:PORT[,HOST:PORT…]")
+    for address in addresses:
+        if not _is_host_and_port(address):
+            raise ValueError(f"{address!r} is no HOST:PORT; write grpc://HOST:PORT[,HOST:PORT…]")
+    if len(set(addresses)) < len(addresses):
+        raise ValueError(f"{url} names an indexer twice")
+    return addresses
+
+
+def _is_host_and_port(address: str) -> bool:
+    try:
+        parts = urlsplit(f"//{address}")
+        return bool(parts.hostname and parts.port) and parts.netloc == address
+    except ValueError:
+        return False  # a port that is no number, or an IPv6 address without brackets

@@ -1,0 +1,222 @@
+"""The direct transport: a publisher's records straight to one indexer replica.
+
+`Ingest` is one long stream: a request of records out, one response to each back, in order. Appends
+of several tasks share it; each waits for the responses to its own requests. When the stream ends,
+for whatever reason, everybody who waits is told, and the next append opens another one.
+
+There is no log behind it, so the receiver may lack what was acknowledged in its earlier life. Its
+responses say how far it is with each worker; less than was sent means that a snapshot is needed.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import grpc
+from grpc import aio
+
+from kvatlas_events.codec import Progress, progress
+from kvatlas_events.log import Appended, Fenced, LogUnavailable, RecordsRejected
+from kvatlas_events.model import Worker
+from kvatlas_wire.v1 import indexer_pb2 as pb
+from kvatlas_wire.v1.indexer_pb2_grpc import IndexerStub
+
+_REQUEST_BYTES_MAX = 2 << 20
+"""Of the records in one request; servers refuse messages beyond 4 MiB unless told otherwise."""
+_ANSWER_S = 10.0
+_REFUSALS = frozenset(
+    {
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.UNAUTHENTICATED,
+    }
+)
+_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),  # a proxy of the environment is for the world outside
+    ("grpc.initial_reconnect_backoff_ms", 50),  # whoever delivers has a backoff of its own
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.keepalive_time_ms", 10_000),  # a partition shows, though nothing is sent
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+class GrpcWriter:
+    """A `LogWriter` to the replica at `address` (host:port)."""
+
+    def __init__(self, address: str, *, answer_s: float = _ANSWER_S) -> None:
+        self._address = address
+        self._answer_s = answer_s
+        self._channel: aio.Channel | None = None
+        self._stream: _Stream | None = None
+
+    @property
+    def name(self) -> str:
+        """As of `LogWriter`."""
+        return f"grpc://{self._address}"
+
+    async def append(self, records: Sequence[bytes]) -> Appended:
+        """As of `LogWriter`."""
+        requests = [pb.IngestRequest(records=part) for part in _parts(records)]
+        stream = self._open_stream()
+        try:
+            async with asyncio.timeout(self._answer_s):
+                responses = await stream.send(requests)
+        except TimeoutError as error:
+            stream.abandon()
+            why = f"{self.name} does not answer within {self._answer_s:g} s"
+            raise LogUnavailable(why) from error
+        except _StreamOver as over:
+            raise self._in_words(over) from over
+        return self._judge(records, responses)
+
+    async def close(self) -> None:
+        """As of `LogWriter`."""
+        if self._stream is not None:
+            self._stream.abandon()
+            await self._stream.ended()
+        if self._channel is not None:
+            await self._channel.close()
+
+    def _open_stream(self) -> "_Stream":
+        if self._stream is None or self._stream.is_over:
+            if self._channel is None:
+                self._channel = aio.insecure_channel(self._address, options=_OPTIONS)
+            self._stream = _Stream(IndexerStub(self._channel).Ingest())
+        return self._stream
+
+    def _in_words(self, over: "_StreamOver") -> LogUnavailable | RecordsRejected:
+        if over.code in _REFUSALS:
+            return RecordsRejected(f"{self.name} rejects the records: {over.details}")
+        if over.code is grpc.StatusCode.UNIMPLEMENTED:
+            return LogUnavailable(f"{self.name} answers, but takes no records: {over.details}")
+        code = "" if over.code is None else f"{over.code.name}: "
+        return LogUnavailable(f"{self.name} cannot be reached: {code}{over.details}")
+
+    def _judge(self, records: Sequence[bytes], responses: Sequence[pb.IngestResponse]) -> Appended:
+        for response in responses:
+            if response.rejected:
+                why = response.first_rejection or "it does not say why"
+                raise RecordsRejected(
+                    f"{self.name} rejects {response.rejected} of {len(records)} records: {why}"
+                )
+        positions = {
+            Worker(position.worker.worker_id, position.worker.dp_rank): position
+            for response in responses
+            for position in response.positions
+        }
+        lacking = {worker for worker, position in positions.items() if not position.whole}
+        # One worker's records come in its order, so the last one says where it should be by now.
+        sent = progress(records[-1]) if records else None
+        if sent is not None and sent.worker in positions:
+            position = positions[sent.worker]
+            if position.epoch > sent.epoch:
+                raise Fenced(self.name, sent.worker, sent.epoch, position.epoch)
+            if _is_behind(position, sent):
+                lacking.add(sent.worker)
+        return Appended(needs_snapshot=frozenset(lacking))
+
+
+def _is_behind(position: pb.WorkerPosition, sent: Progress) -> bool:
+    return (position.epoch, position.last_event_id) < (sent.epoch, sent.last_event_id)
+
+
+def _parts(records: Sequence[bytes]) -> Iterable[list[bytes]]:
+    """Cut `records` into what fits a request; without records, one empty request asks."""
+    part: list[bytes] = []
+    part_bytes = 0
+    for record in records:
+        if part and part_bytes + len(record) > _REQUEST_BYTES_MAX:
+            yield part
+            part, part_bytes = [], 0
+        part.append(record)
+        part_bytes += len(record)
+    yield part
+
+
+class _StreamOver(Exception):  # noqa: N818 - an event, for those who wait
+    """The stream is over; `code` is None where nobody said why."""
+
+    def __init__(self, code: grpc.StatusCode | None, details: str) -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+
+
+class _Stream:
+    """One `Ingest` call: requests out, their responses to whoever waits, in order.
+
+    The call is touched by the stream's own two tasks alone: grpc ends a call when a task that
+    waits on it is cancelled, and one append's end must not be another's.
+    """
+
+    def __init__(self, call: aio.StreamStreamCall[pb.IngestRequest, pb.IngestResponse]) -> None:
+        self._call = call
+        self._over: _StreamOver | None = None
+        self._outgoing: asyncio.Queue[pb.IngestRequest] = asyncio.Queue()
+        self._waiting: deque[asyncio.Future[pb.IngestResponse]] = deque()
+        self._tasks = (
+            asyncio.create_task(self._write(), name="kvatlas ingest requests"),
+            asyncio.create_task(self._read(), name="kvatlas ingest responses"),
+        )
+
+    @property
+    def is_over(self) -> bool:
+        return self._over is not None
+
+    async def send(self, requests: Sequence[pb.IngestRequest]) -> list[pb.IngestResponse]:
+        """Send `requests` together and return a response to each.
+
+        Raises:
+            _StreamOver: it ended before all of them were answered.
+        """
+        if self._over is not None:
+            raise self._over
+        answers = [asyncio.get_running_loop().create_future() for _ in requests]
+        self._waiting.extend(answers)
+        for request in requests:
+            self._outgoing.put_nowait(request)
+        return await asyncio.gather(*answers)
+
+    def abandon(self) -> None:
+        """End the stream; everybody who waits is told."""
+        self._call.cancel()
+
+    async def ended(self) -> None:
+        """Wait until nothing of the stream runs any more."""
+        await asyncio.wait(self._tasks)
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._call.write(await self._outgoing.get())
+        except (aio.AioRpcError, asyncio.InvalidStateError):
+            return  # the call has ended; the reading task knows why and tells
+
+    async def _read(self) -> None:
+        over = _StreamOver(None, "the stream was ended on this side")
+        try:
+            while isinstance(response := await self._call.read(), pb.IngestResponse):
+                if not self._waiting:
+                    over = _StreamOver(None, "a response to no request")
+                    break
+                answer = self._waiting.popleft()
+                if not answer.done():  # else its append was cancelled
+                    answer.set_result(response)
+            else:
+                over = _StreamOver(None, "the stream was ended on the other side")
+        except aio.AioRpcError as error:
+            over = _StreamOver(error.code(), error.details() or "no details")
+        finally:
+            self._end(over)
+
+    def _end(self, over: _StreamOver) -> None:
+        self._over = over
+        self._call.cancel()
+        self._tasks[0].cancel()
+        for answer in self._waiting:
+            if not answer.done():
+                answer.set_exception(over)
+        self._waiting.clear()

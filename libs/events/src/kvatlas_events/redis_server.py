@@ -1,0 +1,116 @@
+"""One Redis or Valkey server, as the log's writer and reader talk to it.
+
+Everything that can go wrong with it becomes `LogUnavailable` here, with the server's address and
+never with its credentials. Whether to try again is for the caller to say, so the client library's
+own retries are off: they would stall a caller that has better things to do, and repeat appends.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import redis.asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    InvalidResponse,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
+
+from kvatlas_events.log import LogUnavailable
+
+Command = Sequence[str | bytes | int]
+Reply = Any
+"""What the client library makes of a reply: its shape is the command's."""
+
+_CONNECT_S = 5.0
+_ANSWER_S = 10.0
+_PORT = 6379
+
+
+class RedisServer:
+    """A lazily connected server; calls by several tasks use a connection each.
+
+    Raises:
+        ValueError: the URL cannot be used.
+    """
+
+    def __init__(self, url: str, *, answer_s: float = _ANSWER_S) -> None:
+        self.name = _name_without_credentials(url)
+        self._answer_s = answer_s
+        try:
+            # The library's own types are unknown in part.
+            self._client: Any = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
+                url,
+                protocol=2,  # replies of one shape from every release since 6.2
+                socket_connect_timeout=_CONNECT_S,
+                socket_timeout=None,  # each call brings its own
+                socket_keepalive=True,
+                retry=Retry(NoBackoff(), 0),
+            )
+        except (ValueError, TypeError):
+            # The library's text may quote a part of the URL that is a password.
+            raise ValueError(f"{self.name}: a part of this URL cannot be used") from None
+
+    async def call(self, *command: str | bytes | int, wait_s: float = 0.0) -> Reply:
+        """Return the reply to one command that the server may hold back for `wait_s`."""
+        return await self._guarded(self._client.execute_command(*command), wait_s)
+
+    async def call_together(self, commands: Sequence[Command], *, atomic: bool) -> list[Reply]:
+        """Return the replies to `commands`, sent at once; a command's own error is its reply."""
+        pipeline = self._client.pipeline(transaction=atomic)
+        for command in commands:
+            pipeline.execute_command(*command)
+        return await self._guarded(pipeline.execute(raise_on_error=False), 0.0)
+
+    def unusable(self, error: Exception) -> LogUnavailable:
+        """Put `error` into words for whoever runs the server or wrote its URL."""
+        match error:
+            case AuthenticationError() | NoPermissionError():
+                why = f"does not let us in: {error}"
+            case InvalidResponse():
+                why = "answers, but is no Redis or Valkey"
+            case ResponseError():
+                why = f"refuses: {error}"
+            case TimeoutError():
+                why = f"does not answer within {self._answer_s:g} s"
+            case _:
+                why = f"cannot be reached: {error}"
+        return LogUnavailable(f"{self.name} {why}")
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    async def _guarded(self, answer: Any, wait_s: float) -> Reply:  # noqa: ANN401 - the library's
+        try:
+            async with asyncio.timeout(wait_s + self._answer_s):
+                return await answer
+        except (RedisError, OSError) as error:
+            # What a connection still holds after an error is anybody's guess.
+            await self._client.connection_pool.disconnect(inuse_connections=False)
+            raise self.unusable(error) from error
+
+
+def _name_without_credentials(url: str) -> str:
+    """Return `scheme://host:port/db` of a URL whose every other part may be a secret."""
+    try:
+        parts = urlsplit(url)
+        host, port, options = parts.hostname, parts.port, parse_qs(parts.query)
+    except ValueError:
+        raise ValueError(
+            "a redis URL whose host and port cannot be told apart; write "
+            "redis://[USER:PASSWORD@]HOST:PORT[/DB], with %XX for special characters in PASSWORD"
+        ) from None
+    if not host:
+        raise ValueError(f"{parts.scheme}:// without a host; write {parts.scheme}://HOST:PORT")
+    if wrong := sorted(option for option in options if not option.startswith("ssl_")):
+        raise ValueError(f"{parts.scheme}://{host}: unknown option {wrong[0]}; there is ssl_… only")
+    if ":" in host:
+        host = f"[{host}]"
+    database = parts.path if parts.path.strip("/").isdecimal() else ""
+    return f"{parts.scheme}://{host}:{port or _PORT}{database}"
