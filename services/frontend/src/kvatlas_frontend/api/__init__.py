@@ -1,0 +1,1 @@
+"""The OpenAI surface: what a request says, and how errors are told."""

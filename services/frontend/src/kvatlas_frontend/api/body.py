@@ -1,0 +1,197 @@
+"""Reads what routing must know from a request's body; the body itself goes on unchanged.
+
+Only the fields below are looked at. Whatever else a client sends is the engine's to judge, so a
+new engine option needs no change here.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, cast
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from kvatlas_frontend.api.errors import RefusedError
+from kvatlas_frontend.api.reasons import Refusal
+from kvatlas_frontend.tokens.ids import token_array
+
+Route: TypeAlias = Literal["completions", "chat"]
+
+_BAD_REQUEST: Final = 400
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """A completion's text."""
+
+    text: str
+    add_special_tokens: bool
+    keep_last: int | None  # truncate_prompt_tokens: the engine keeps so many, from the end
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """A completion's token ids, uint32."""
+
+    tokens: NDArray[np.uint32]
+    keep_last: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A conversation, to be rendered by the model's template."""
+
+    messages: list[dict[str, Any]]
+    options: dict[str, Any]  # of the body: what the engine's renderer looks at
+    add_special_tokens: bool
+    keep_last: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpaquePrompt:
+    """A prompt that has no token ids outside the engine (embeddings): routed without a match."""
+
+
+Prompt: TypeAlias = TextPrompt | TokenPrompt | ChatPrompt | OpaquePrompt
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedBody:
+    """What routing needs to know of a request."""
+
+    model: str | None
+    stream: bool
+    cache_salt: str | None
+    prompt: Prompt
+    batch: bool  # several prompts in one request: routed by the first, never compared
+
+
+class _Common(msgspec.Struct):
+    model: str | None = None
+    stream: bool | None = None
+    cache_salt: str | None = None
+    truncate_prompt_tokens: int | None = None
+    add_special_tokens: bool | None = None
+
+
+class _Completion(_Common):
+    prompt: str | list[Any] | None = None
+    prompt_embeds: Any = None
+
+
+class _Chat(_Common):
+    messages: list[dict[str, Any]] | None = None
+    tools: Any = None
+    documents: Any = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+
+_decode_completion = msgspec.json.Decoder(_Completion).decode
+_decode_chat = msgspec.json.Decoder(_Chat).decode
+
+_CHAT_OPTIONS = (
+    "tools",
+    "documents",
+    "chat_template",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+)
+
+
+def parse_body(route: Route, body: bytes) -> ParsedBody:
+    """Read a request's body.
+
+    A list of prompts is one request to one worker: it is routed by its first prompt, as vLLM
+    answers it in one response.
+
+    Raises:
+        RefusedError: 400; not JSON, a field of the wrong type, or no prompt.
+    """
+    try:
+        if route == "completions":
+            return _completion(_decode_completion(body))
+        return _chat(_decode_chat(body))
+    except msgspec.ValidationError as error:
+        raise RefusedError(
+            Refusal.BAD_FIELD, _BAD_REQUEST, f"The request body is invalid: {error}"
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise RefusedError(
+            Refusal.NOT_JSON, _BAD_REQUEST, "The request body is not valid JSON"
+        ) from None
+
+
+def _completion(body: _Completion) -> ParsedBody:
+    special = body.add_special_tokens is not False
+    keep_last = _keep_last(body)
+    prompt = body.prompt
+    if prompt is None:
+        if body.prompt_embeds is None:
+            raise _no_prompt("prompt")
+        return _parsed(body, OpaquePrompt())
+    if not prompt:
+        raise _no_prompt("prompt")
+    if isinstance(prompt, str):
+        return _parsed(body, TextPrompt(prompt, special, keep_last))
+    first: object = prompt[0]
+    if isinstance(first, int):
+        return _parsed(body, TokenPrompt(_tokens(prompt), keep_last))
+    if isinstance(first, str):
+        return _parsed(body, TextPrompt(first, special, keep_last), batch=True)
+    if isinstance(first, list):
+        ids = cast("list[Any]", first)
+        if not ids:
+            raise _no_prompt("prompt")
+        return _parsed(body, TokenPrompt(_tokens(ids), keep_last), batch=True)
+    raise _bad_prompt()
+
+
+def _chat(body: _Chat) -> ParsedBody:
+    if not body.messages:
+        raise _no_prompt("messages")
+    options = {name: value for name in _CHAT_OPTIONS if (value := getattr(body, name)) is not None}
+    special = body.add_special_tokens is True
+    return _parsed(body, ChatPrompt(body.messages, options, special, _keep_last(body)))
+
+
+def _parsed(body: _Common, prompt: Prompt, *, batch: bool = False) -> ParsedBody:
+    return ParsedBody(
+        model=body.model,
+        stream=body.stream is True,
+        cache_salt=body.cache_salt,
+        prompt=prompt,
+        batch=batch,
+    )
+
+
+def _keep_last(body: _Common) -> int | None:
+    """Zero or less means the engine's own limit, which is not known here."""
+    limit = body.truncate_prompt_tokens
+    return limit if limit is not None and limit > 0 else None
+
+
+def _tokens(ids: list[Any]) -> NDArray[np.uint32]:
+    try:
+        return token_array(ids)
+    except ValueError:
+        raise _bad_prompt() from None
+
+
+def _no_prompt(param: str) -> RefusedError:
+    return RefusedError(
+        Refusal.NO_PROMPT, _BAD_REQUEST, f"The request has no prompt: '{param}' is empty or missing",
+        param=param,
+    )  # fmt: skip
+
+
+def _bad_prompt() -> RefusedError:
+    return RefusedError(
+        Refusal.BAD_FIELD,
+        _BAD_REQUEST,
+        "'prompt' must be a string, a list of token ids, or a list of either",
+        param="prompt",
+    )

@@ -1,0 +1,1 @@
+"""Carries a plan out: the request to an engine, the answer to the client."""

@@ -1,0 +1,75 @@
+"""Compares what was assumed about a prompt with what the engine reports at the end of its answer.
+
+A token count that drifts costs every later hit in silence, and so does a promised depth that the
+engine does not hold; both show here. Answers are forwarded unparsed, and only their last bytes are
+looked at, so this costs a chunk nothing.
+"""
+
+import logging
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from kvatlas_frontend.metrics import FrontendMetrics
+
+log = logging.getLogger(__name__)
+
+TAIL_BYTES: Final = 4096
+_PROMPT_TOKENS: Final = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
+_CACHED_TOKENS: Final = re.compile(rb'"cached_tokens"\s*:\s*(\d+)')
+_WARNINGS_EVERY_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """What routing took for granted."""
+
+    prompt_tokens: int
+    depth: int  # blocks
+
+
+class UsageCheck:
+    """Counts agreement and drift; warns of drift, at most once a minute."""
+
+    def __init__(self, metrics: FrontendMetrics, *, block_size: int) -> None:
+        self._block_size = block_size
+        self._equal = metrics.prompts_compared.labels("equal")
+        self._drift = metrics.prompts_compared.labels("drift")
+        self._kept = metrics.promises.labels("kept")
+        self._short = metrics.promises.labels("short")
+        self._promised_blocks = metrics.promised_blocks
+        self._cached_blocks = metrics.cached_blocks
+        self._silent_until_s = 0.0
+
+    def compare(self, tail: bytes, assumed: Assumed, now_s: float) -> None:
+        """`tail`: the last bytes of an answer that ended well; without a usage, nothing is counted."""
+        if b'"usage"' not in tail:
+            return
+        prompt_tokens = _last_number(_PROMPT_TOKENS, tail)
+        if prompt_tokens is None:
+            return
+        if prompt_tokens == assumed.prompt_tokens:
+            self._equal.inc()
+        else:
+            self._drift.inc()
+            if now_s >= self._silent_until_s:
+                self._silent_until_s = now_s + _WARNINGS_EVERY_S
+                log.warning(
+                    "a prompt has %d tokens here and %d in the engine: its blocks cannot match; "
+                    "is --tokenizer the engine's?",
+                    assumed.prompt_tokens,
+                    prompt_tokens,
+                )
+        cached_tokens = _last_number(_CACHED_TOKENS, tail)
+        if cached_tokens is None:
+            return
+        cached = cached_tokens // self._block_size
+        self._promised_blocks.inc(assumed.depth)
+        self._cached_blocks.inc(cached)
+        if assumed.depth:
+            (self._kept if cached >= assumed.depth else self._short).inc()
+
+
+def _last_number(pattern: re.Pattern[bytes], tail: bytes) -> int | None:
+    found = pattern.findall(tail)
+    return int(found[-1]) if found else None

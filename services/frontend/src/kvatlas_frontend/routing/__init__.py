@@ -1,0 +1,1 @@
+"""Chooses a worker: Prepare → Filter → Score → Pick, joined by typed slots on a RoutingContext."""

@@ -1,0 +1,94 @@
+"""Pick plugins."""
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvatlas_frontend.api.reasons import Reason
+from kvatlas_frontend.routing.context import RoutingContext
+from kvatlas_frontend.routing.plugin import Kind, NoParams, PluginSpec, Services
+from kvatlas_frontend.routing.slots import CHUNK_HASHES
+
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+class LowestCostPlugin:
+    """The cheapest worker; of equally cheap ones the least loaded; of those, spread.
+
+    The spread is a rendezvous of the prompt's last block (or of a counter, where a policy hashes
+    nothing) with the workers: frontends that know nothing of one another send equal prompts to the
+    same worker, and different ones to different workers.
+    """
+
+    reason = Reason.LEAST_LOADED
+
+    def __init__(self, services: Services, _: NoParams) -> None:
+        self._columns = services.fleet.columns
+        self._choices = 0
+
+    def pick(
+        self,
+        context: RoutingContext,
+        candidates: NDArray[np.bool_],
+        costs: NDArray[np.float64],
+    ) -> int:
+        """As `Pick` says."""
+        rows = candidates.nonzero()[0]
+        rows = _lowest(rows, costs[rows])
+        if len(rows) > 1:
+            columns = self._columns
+            rows = _lowest(rows, columns.requests[rows] + columns.requests_elsewhere[rows])
+        if len(rows) > 1:
+            return int(rows[self._spread(context, rows)])
+        return int(rows[0])
+
+    def _spread(self, context: RoutingContext, rows: NDArray[np.intp]) -> int:
+        hashes = context.get(CHUNK_HASHES)
+        if hashes is not None and len(hashes):
+            key = hashes[-1]
+        else:
+            self._choices += 1
+            key = np.uint64(self._choices)
+        mixed = (self._columns.spread_keys[rows] ^ key) * _MIX  # wraps, as is meant
+        return int((mixed ^ (mixed >> np.uint64(32))).argmax())
+
+
+class RoundRobinPlugin:
+    """Takes turns among the candidates, in the order of their names; costs are not looked at."""
+
+    reason = Reason.ROUND_ROBIN
+
+    def __init__(self, services: Services, _: NoParams) -> None:
+        self._fleet = services.fleet
+        self._version = -1
+        self._order: list[int] = []
+        self._last = -1
+
+    def pick(
+        self,
+        _: RoutingContext,
+        candidates: NDArray[np.bool_],
+        __: NDArray[np.float64],
+    ) -> int:
+        """As `Pick` says."""
+        if self._version != self._fleet.version:
+            self._version = self._fleet.version
+            self._order = [row for _, row in sorted(self._fleet.rows.items())]
+        count = len(self._order)
+        for step in range(1, count + 1):
+            place = (self._last + step) % count
+            if candidates[self._order[place]]:
+                self._last = place
+                return self._order[place]
+        raise LookupError("no candidate is in the table")
+
+
+def _lowest(rows: NDArray[np.intp], values: NDArray[Any]) -> NDArray[np.intp]:
+    return rows[values == values.min()]
+
+
+SPECS: Final[tuple[PluginSpec[Any], ...]] = (
+    PluginSpec("lowest-cost", Kind.PICK, NoParams, LowestCostPlugin),
+    PluginSpec("round-robin", Kind.PICK, NoParams, RoundRobinPlugin),
+)

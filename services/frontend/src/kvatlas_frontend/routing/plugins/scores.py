@@ -1,0 +1,76 @@
+"""Score plugins. All costs are in tokens of prefill: what an engine would have to compute first."""
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from kvatlas_chassis import Settings
+from kvatlas_frontend.routing.context import RoutingContext
+from kvatlas_frontend.routing.plugin import Kind, PluginSpec, Services
+from kvatlas_frontend.routing.slots import MATCHES, TOKENS
+
+
+class PrefillParams(Settings):
+    """Weights of the two parts of a prompt's wait.
+
+    `miss_weight`: a token of this prompt that the worker does not hold; above 1 favours hits over
+    an even load. `queue_weight`: a token of a prompt before it that is not computed yet.
+    """
+
+    miss_weight: float = Field(default=1.0, ge=0)
+    queue_weight: float = Field(default=1.0, ge=0)
+
+
+class PrefillPlugin:
+    """What has to be computed before this request's first token: its own misses and the queue's."""
+
+    def __init__(self, services: Services, params: PrefillParams) -> None:
+        self._columns = services.fleet.columns
+        self._block_size = services.block_size
+        self._miss_weight = params.miss_weight
+        self._queue_weight = params.queue_weight
+
+    def score(self, context: RoutingContext, costs: NDArray[np.float64]) -> None:
+        """As `Score` says."""
+        costs += self._queue_weight * self._columns.prefill_tokens
+        depths = context[MATCHES].depths
+        prompt_tokens = len(context[TOKENS].ids)
+        misses = prompt_tokens - depths * self._block_size
+        costs[: len(depths)] += self._miss_weight * misses
+        costs[len(depths) :] += self._miss_weight * prompt_tokens
+
+
+class LoadParams(Settings):
+    """Prices of what is in flight, in tokens of prefill.
+
+    `per_request`: a request on the worker, from here or elsewhere: it takes part in every step.
+    `per_token`: a token of a prompt in flight: each step reads its cache.
+    """
+
+    per_request: float = Field(default=0.0, ge=0)
+    per_token: float = Field(default=0.0, ge=0)
+
+
+class LoadPlugin:
+    """What the worker is busy with already."""
+
+    def __init__(self, services: Services, params: LoadParams) -> None:
+        self._columns = services.fleet.columns
+        self._per_request = params.per_request
+        self._per_token = params.per_token
+
+    def score(self, _: RoutingContext, costs: NDArray[np.float64]) -> None:
+        """As `Score` says."""
+        columns = self._columns
+        if self._per_request:
+            costs += self._per_request * (columns.requests + columns.requests_elsewhere)
+        if self._per_token:
+            costs += self._per_token * columns.active_tokens
+
+
+SPECS: Final[tuple[PluginSpec[Any], ...]] = (
+    PluginSpec("prefill", Kind.SCORE, PrefillParams, PrefillPlugin, reads=(TOKENS, MATCHES)),
+    PluginSpec("load", Kind.SCORE, LoadParams, LoadPlugin),
+)

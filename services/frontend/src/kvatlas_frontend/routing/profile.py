@@ -1,0 +1,115 @@
+"""A routing profile: data that names plugins and their parameters, checked before it is used.
+
+```yaml
+name: kv-aware
+prepare: [tokens, chunk-hashes, {matches: {limit: 64}}]
+filter: [available, serves-model]
+score: [{prefill: {weight: 1.0}}, queue]
+pick: lowest-cost
+```
+The order of `prepare` does not matter: what a plugin reads is written before it runs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final, cast
+
+import yaml
+from pydantic import Field, ValidationError, field_validator
+
+from kvatlas_chassis import Settings, SettingsError
+
+BUILT_IN: Final = ("kv-aware", "least-loaded", "round-robin")
+
+
+class Step(Settings):
+    """A plugin's name and its parameters, as written."""
+
+    plugin: str
+    params: dict[str, Any] = Field(default_factory=dict[str, Any])
+
+
+class Profile(Settings):
+    """A profile as written; `check` says whether it can run."""
+
+    name: str = Field(min_length=1)
+    prepare: tuple[Step, ...] = ()
+    filter: tuple[Step, ...] = ()
+    score: tuple[Step, ...] = ()
+    pick: Step
+
+    @field_validator("prepare", "filter", "score", mode="before")
+    @classmethod
+    def _steps(cls, value: object) -> object:
+        if isinstance(value, (list, tuple)):
+            return [_step(item) for item in cast("Sequence[object]", value)]
+        return value
+
+    @field_validator("pick", mode="before")
+    @classmethod
+    def _one_step(cls, value: object) -> object:
+        return _step(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a profile."""
+
+    code: str  # of a closed set, see `check`
+    text: str
+    plugin: str | None = None
+    slot: str | None = None
+
+
+class ProfileError(SettingsError):
+    """A profile that cannot run, with everything that is wrong with it."""
+
+    def __init__(self, name: str, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        told = "; ".join(f"[{problem.code}] {problem.text}" for problem in problems)
+        super().__init__(f"--policy {name}: {told}")
+
+
+def load_profile(policy: str) -> Profile:
+    """A built-in profile by its name, or one from a YAML file.
+
+    Raises:
+        ProfileError: no such policy, or not of the shape above.
+    """
+    try:
+        if policy in BUILT_IN:
+            text = (
+                resources.files("kvatlas_frontend.routing") / "policies" / f"{policy}.yaml"
+            ).read_text()
+        else:
+            text = Path(policy).read_text()
+        document: object = yaml.safe_load(text)
+    except OSError as error:
+        known = ", ".join(BUILT_IN)
+        problem = Problem("unreadable", f"{error.strerror}; built-in policies: {known}")
+        raise ProfileError(policy, [problem]) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ProfileError(policy, [Problem("not_yaml", " ".join(str(error).split()))]) from None
+    try:
+        return Profile.model_validate(document)
+    except ValidationError as error:
+        raise ProfileError(policy, [_shape_problem(one) for one in error.errors()]) from None
+
+
+def _step(item: object) -> object:
+    """`name` and `{name: {parameter: value}}` say the same to a reader."""
+    if isinstance(item, str):
+        return {"plugin": item}
+    if isinstance(item, dict):
+        table = cast("dict[object, object]", item)
+        if len(table) == 1:
+            ((name, params),) = table.items()
+            return {"plugin": name, "params": {} if params is None else params}
+    raise ValueError("a plugin is its name, or {name: {parameter: value}}")
+
+
+def _shape_problem(error: Any) -> Problem:  # noqa: ANN401 - pydantic's own error table
+    place = ".".join(str(part) for part in error["loc"]) or "profile"
+    return Problem("bad_shape", f"{place}: {str(error['msg']).removeprefix('Value error, ')}")

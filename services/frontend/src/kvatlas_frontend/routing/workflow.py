@@ -1,0 +1,66 @@
+"""Workflows compose selectors into a plan. Single dispatch is one selector."""
+
+from dataclasses import dataclass
+
+from kvatlas_frontend.api.reasons import Reason
+from kvatlas_frontend.fleet.table import Fleet, Member
+from kvatlas_frontend.fleet.tracker import Ticket
+from kvatlas_frontend.fleet.worker import WorkerKey
+from kvatlas_frontend.routing.context import RoutingContext
+from kvatlas_frontend.routing.selector import Selector
+from kvatlas_frontend.routing.slots import MATCHES, REQUEST, TOKENS, RoutingRequest
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingPlan:
+    """One worker for one attempt; whoever gets it releases the ticket."""
+
+    member: Member
+    ticket: Ticket
+    depth: int  # blocks that the worker is believed to hold
+    reason: Reason
+
+
+class SingleDispatch:
+    """Every request goes to one worker, and to another one when that one fails."""
+
+    def __init__(self, selector: Selector, fleet: Fleet, *, block_size: int) -> None:
+        self._selector = selector
+        self._fleet = fleet
+        self._block_size = block_size
+
+    async def prepare(self, request: RoutingRequest) -> RoutingContext:
+        """A context on which `plan` can choose."""
+        context = RoutingContext()
+        context[REQUEST] = request
+        await self._selector.prepare(context)
+        return context
+
+    def plan(self, context: RoutingContext, tried: frozenset[WorkerKey]) -> RoutingPlan | None:
+        """Choose, and count the request on the chosen worker in the same breath.
+
+        `tried` holds the workers that failed this request; None: nobody is left.
+        """
+        row = self._selector.choose(context, tried)
+        if row is None:
+            return None
+        matches = context.get(MATCHES)
+        depth = int(matches.depths[row]) if matches is not None else 0
+        tokens = context.get(TOKENS)
+        ticket = self._fleet.tracker.begin(
+            row,
+            prompt_tokens=len(tokens.ids) if tokens is not None else 0,
+            cached_tokens=depth * self._block_size,
+        )
+        reason = Reason.RETRY if tried else self._reason(context, depth)
+        return RoutingPlan(self._fleet.member(row), ticket, depth, reason)
+
+    def _reason(self, context: RoutingContext, depth: int) -> Reason:
+        matches = context.get(MATCHES)
+        if matches is None:
+            return self._selector.reason
+        if matches.failure is not None:
+            return matches.failure
+        if depth:
+            return Reason.KV_MATCH
+        return Reason.LOAD_OUTWEIGHS if matches.depths.any() else Reason.NO_MATCH

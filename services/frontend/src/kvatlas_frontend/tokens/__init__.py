@@ -1,0 +1,1 @@
+"""From a prompt to the token ids that the engine will see."""
