@@ -1,5 +1,10 @@
-"""Asks an indexer for its status: the one place of the load tests that touches generated code."""
+"""Speaks to an indexer where its client has no word for it: its status, and records pushed to it.
 
+The one place of the load tests that touches generated code.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import grpc.aio
@@ -57,6 +62,28 @@ async def get_status(address: str, *, timeout_s: float) -> Status:
         memberships=answer.memberships,
         counters=dict(answer.counters),
     )
+
+
+Push = Callable[[Sequence[bytes]], Awaitable[None]]
+"""Sends records, returns when they are applied. RuntimeError: some were rejected; it says why."""
+
+
+@asynccontextmanager
+async def ingest(address: str) -> AsyncGenerator[Push]:
+    """An `Ingest` stream to the indexer at `host:port`, as a publisher's direct transport has."""
+
+    async def push(records: Sequence[bytes]) -> None:
+        await call.write(indexer_pb2.IngestRequest(records=records))
+        answer = await call.read()
+        if not isinstance(answer, indexer_pb2.IngestResponse):  # the library's mark of the end
+            raise ConnectionError(f"the indexer at {address} ended its Ingest stream")
+        if answer.rejected:
+            raise RuntimeError(f"the indexer rejects records: {answer.first_rejection}")
+
+    async with grpc.aio.insecure_channel(address) as channel:
+        call = indexer_pb2_grpc.IndexerStub(channel).Ingest()
+        yield push
+        await call.done_writing()
 
 
 def _worker(status: indexer_pb2.WorkerStatus) -> WorkerStatus:

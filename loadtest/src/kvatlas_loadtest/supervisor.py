@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -30,13 +30,37 @@ class FleetError(Exception):
     """A process did not start or did not last; the message names it and its last words."""
 
 
+ReadyLine = Callable[[bytes], Mapping[str, Any] | None]
+"""What a line of stdout says of readiness; None: it is another line."""
+
+
+def json_ready_line(line: bytes) -> Mapping[str, Any] | None:
+    """The facts of a kvatlas service's ready line."""
+    try:
+        document: object = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(document, dict):
+        return None
+    facts = cast("dict[str, Any]", document)
+    return facts if facts.get("ready") is True else None
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A process to start: a name for logs, and its words; the first is a program."""
+    """A process to start.
+
+    Attributes:
+        name: for its log and for errors.
+        words: a program and its arguments.
+        ready: tells the line that says it is ready from others.
+        cores: the processor cores it may use; empty: all.
+    """
 
     name: str
     words: Sequence[str]
-    environ: Mapping[str, str] = field(default_factory=dict[str, str])
+    ready: ReadyLine = json_ready_line
+    cores: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +100,10 @@ class Process:
             self._handle.kill()
 
 
-def kvatlas(name: str, *words: str) -> Command:
+def kvatlas(name: str, *words: str, cores: frozenset[int] = frozenset()) -> Command:
     """A command of this installation's own `kvatlas`."""
     program = "from kvatlas_cli import main; raise SystemExit(main())"
-    return Command(name, (sys.executable, "-c", program, *words))
+    return Command(name, (sys.executable, "-c", program, *words), cores=cores)
 
 
 class Supervisor:
@@ -90,6 +114,7 @@ class Supervisor:
         self._ready_timeout_s = ready_timeout_s
         self._grace_s = grace_s
         self._batches: list[list[tuple[str, asyncio.subprocess.Process]]] = []
+        self._drains: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -126,14 +151,13 @@ class Supervisor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,
-                env={**os.environ, **command.environ},
                 start_new_session=True,
-                preexec_fn=_die_with(os.getpid()),
+                preexec_fn=_before_program(os.getpid(), command.cores),
             )
         batch.append((command.name, handle))
         try:
             async with asyncio.timeout(self._ready_timeout_s):
-                ready = await _ready_line(handle)
+                ready = await _ready_line(handle, command.ready)
         except TimeoutError:
             raise FleetError(
                 f"{command.name} was not ready within {self._ready_timeout_s:.0f} s"
@@ -144,6 +168,7 @@ class Supervisor:
             raise FleetError(
                 f"{command.name} ended with status {status} before it was ready" + _last_words(log)
             )
+        self._drains.append(asyncio.create_task(_drain(handle)))
         return Process(command.name, handle.pid, ready, log, handle)
 
     def ended(self) -> list[str]:
@@ -161,6 +186,8 @@ class Supervisor:
             batch = self._batches[-1]
             await asyncio.gather(*(self._end(handle) for _, handle in batch))
             self._batches.pop()
+        await asyncio.gather(*self._drains)
+        self._drains.clear()
 
     async def _end(self, handle: asyncio.subprocess.Process) -> None:
         for end in (handle.terminate, handle.kill):
@@ -184,19 +211,23 @@ async def gather_or_cancel(work: Sequence[Awaitable[T]]) -> list[T]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _ready_line(handle: asyncio.subprocess.Process) -> Mapping[str, Any] | None:
+async def _ready_line(
+    handle: asyncio.subprocess.Process, ready: ReadyLine
+) -> Mapping[str, Any] | None:
     """What the first line that is a ready line says; None: stdout ended without one."""
     assert handle.stdout is not None  # noqa: S101 - it was asked for as a pipe
     while line := await handle.stdout.readline():
-        try:
-            document: object = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(document, dict):
-            facts = cast("dict[str, Any]", document)
-            if facts.get("ready") is True:
-                return facts
+        facts = ready(line)
+        if facts is not None:
+            return facts
     return None
+
+
+async def _drain(handle: asyncio.subprocess.Process) -> None:
+    """Read on, so that a talkative process never blocks on a full pipe."""
+    assert handle.stdout is not None  # noqa: S101 - it was asked for as a pipe
+    while await handle.stdout.read(65_536):
+        pass
 
 
 def _last_words(log: Path) -> str:
@@ -204,12 +235,14 @@ def _last_words(log: Path) -> str:
     return f": {lines[-1]}" if lines else f" (it wrote nothing to {log})"
 
 
-def _die_with(parent: int) -> Callable[[], None]:
+def _before_program(parent: int, cores: frozenset[int]) -> Callable[[], None]:
     """Runs in the child before its program: be killed when `parent` dies, even if it just did."""
 
     def request() -> None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
+        if cores:
+            os.sched_setaffinity(0, cores)
 
     return request

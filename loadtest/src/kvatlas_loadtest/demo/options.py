@@ -2,7 +2,6 @@
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,8 +145,3 @@ def _policy(text: str) -> str:
             f"unknown policy {text!r}; there are {', '.join(POLICIES)}, or a profile's file"
         )
     return text
-
-
-def terminal_width() -> int | None:
-    """None: as wide as the terminal says; a fixed width where there is no terminal."""
-    return None if sys.stdout.isatty() else 100

@@ -5,6 +5,7 @@ falls behind shows, and does not hide as a lower load.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -47,14 +48,13 @@ async def replay(
     Returns:
         One outcome per request, in the order of the plan. A failed request is an outcome too.
     """
-    loop = asyncio.get_running_loop()
     timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S, sock_connect=10)
     connector = aiohttp.TCPConnector(limit=0)
     finished = 0
 
     async def one(request: PlannedRequest, url: str, due: float) -> Outcome:
         nonlocal finished
-        await asyncio.sleep(max(0.0, due - loop.time()))
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
         outcome = await _send(session, request, url, due)
         finished += 1
         progress(finished)
@@ -64,7 +64,7 @@ async def replay(
         aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
         asyncio.TaskGroup() as group,
     ):
-        start = loop.time() + 0.1
+        start = time.monotonic() + 0.1
         tasks = [
             group.create_task(
                 one(
@@ -81,7 +81,6 @@ async def replay(
 async def _send(
     session: aiohttp.ClientSession, request: PlannedRequest, url: str, due: float
 ) -> Outcome:
-    loop = asyncio.get_running_loop()
     ttft_ms: float | None = None
     cached: int | None = None
     error: str | None = None
@@ -101,7 +100,7 @@ async def _send(
                         if "error" in event:
                             error = f"error event: {event['error']}"
                         elif ttft_ms is None and event.get("choices"):
-                            ttft_ms = (loop.time() - due) * 1_000
+                            ttft_ms = (time.monotonic() - due) * 1_000
                         found = cached_tokens(event)
                         cached = found if found is not None else cached
     except (aiohttp.ClientError, TimeoutError, SseError) as failure:
