@@ -1,1 +1,23 @@
 //! One cell's state: records to index, worker table, leases, and the gRPC server over them.
+//!
+//! The way of a record, in order:
+//!
+//! 1. [`decode`] – from bytes to events, a snapshot's part or a heartbeat; every check of form
+//! 2. [`cell`] – does it speak of this cell, in its terms? counted by reason if not
+//! 3. `worker` – its worker's sequencer decides, and the steps it orders go to the index
+//! 4. `table` – who is there, and what has changed since a watcher's last look
+//! 5. [`lease`] – who still speaks, in the logs' own time
+//!
+//! and of a request: `server`. `report` and [`counters`] say how it all went.
+
+pub mod cell;
+pub mod counters;
+pub mod decode;
+pub mod lease;
+pub mod proto;
+mod report;
+pub mod server;
+mod table;
+mod worker;
+
+pub use cell::{Applied, Cell, CellConfig};

@@ -1,8 +1,247 @@
-//! Bindings of the cell.
+//! Bindings of the cell and of its server.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use kvatlas_cell::server::Server;
+use kvatlas_cell::{Cell as NativeCell, CellConfig};
+use kvatlas_events::sequencer::Limits;
+use kvatlas_index::{FindOptions, Matches, Query};
+use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+
+/// Parts of one snapshot.
+const SNAPSHOT_PARTS_MAX: u32 = 4_096;
+/// Hashes of one snapshot: 256 MiB while it is put together.
+const SNAPSHOT_HASHES_MAX: usize = 1 << 25;
 
 /// Add this file's names to the extension module.
-pub fn register(_module: &Bound<'_, PyModule>) -> PyResult<()> {
-    Ok(())
+pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<Applied>()?;
+    module.add_class::<Cell>()?;
+    module.add_class::<CellServer>()
+}
+
+#[pyclass(frozen, get_all, module = "kvatlas_native")]
+struct Applied {
+    accepted: u64,
+    rejected: u64,
+    first_rejection: Option<String>,
+}
+
+#[pyclass(frozen, module = "kvatlas_native")]
+struct Cell {
+    native: Arc<NativeCell>,
+}
+
+type Columns<'py> = (
+    Bound<'py, PyArray1<u64>>,
+    Bound<'py, PyArray1<u32>>,
+    Bound<'py, PyArray1<u32>>,
+);
+type Histogram = (Vec<f64>, Vec<u64>, f64);
+
+#[pymethods]
+impl Cell {
+    #[new]
+    #[pyo3(signature = (*, cell, model, block_size, hash_contract, replica_id, version, lease_ms,
+        hold_back_batches_max, hold_back_ms, memory_bytes_max, recover_ms = 30_000))]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "keyword arguments of one constructor"
+    )]
+    fn new(
+        cell: String,
+        model: String,
+        block_size: u32,
+        hash_contract: String,
+        replica_id: String,
+        version: String,
+        lease_ms: u64,
+        hold_back_batches_max: usize,
+        hold_back_ms: u64,
+        memory_bytes_max: usize,
+        recover_ms: u64,
+    ) -> Self {
+        let limits = Limits {
+            hold_back_batches: hold_back_batches_max,
+            hold_back_ms,
+            recover_ms,
+            snapshot_parts: SNAPSHOT_PARTS_MAX,
+            snapshot_hashes: SNAPSHOT_HASHES_MAX,
+        };
+        let config = CellConfig {
+            cell,
+            model,
+            block_size,
+            hash_contract,
+            replica_id,
+            version,
+            lease_ms,
+            limits,
+            memory_bytes_max,
+        };
+        Self {
+            native: Arc::new(NativeCell::new(config)),
+        }
+    }
+
+    #[pyo3(signature = (records, *, transport, appended_unix_ms, now_unix_ms))]
+    fn apply(
+        &self,
+        py: Python<'_>,
+        records: Vec<PyBackedBytes>,
+        transport: &str,
+        appended_unix_ms: Vec<u64>,
+        now_unix_ms: u64,
+    ) -> PyResult<Applied> {
+        if records.len() != appended_unix_ms.len() {
+            return Err(PyValueError::new_err(
+                "records and appended_unix_ms differ in length",
+            ));
+        }
+        let applied = py.detach(|| {
+            let timed = records.iter().map(|record| &**record).zip(appended_unix_ms);
+            self.native.apply(timed, transport, now_unix_ms)
+        });
+        Ok(Applied {
+            accepted: applied.accepted,
+            rejected: applied.rejected,
+            first_rejection: applied.first_rejection,
+        })
+    }
+
+    #[pyo3(signature = (now_unix_ms, *, log_alive))]
+    fn tick(&self, py: Python<'_>, now_unix_ms: u64, log_alive: bool) {
+        py.detach(|| self.native.tick(now_unix_ms, log_alive));
+    }
+
+    fn set_ready(&self, ready: bool) {
+        self.native.set_ready(ready);
+    }
+
+    #[pyo3(signature = (transport, *, alive, records, lag_ms))]
+    fn set_log_status(
+        &self,
+        py: Python<'_>,
+        transport: &str,
+        alive: bool,
+        records: u64,
+        lag_ms: u64,
+    ) {
+        py.detach(|| {
+            self.native
+                .set_log_status(transport, alive, records, lag_ms)
+        });
+    }
+
+    #[pyo3(signature = (hashes, *, chunks, limit = 0, exact = false))]
+    fn find_matches<'py>(
+        &self,
+        py: Python<'py>,
+        hashes: PyReadonlyArray1<'py, u64>,
+        chunks: bool,
+        limit: usize,
+        exact: bool,
+    ) -> PyResult<Columns<'py>> {
+        let hashes = hashes.as_slice()?;
+        let matches = py.detach(|| {
+            let mut matches = Matches::default();
+            let query = if chunks {
+                Query::ChunkHashes(hashes)
+            } else {
+                Query::SequenceHashes(hashes)
+            };
+            self.native
+                .find(query, &FindOptions { limit, exact }, &mut matches);
+            matches
+        });
+        let ids: Vec<u64> = matches
+            .workers
+            .iter()
+            .map(|worker| worker.worker_id)
+            .collect();
+        let ranks: Vec<u32> = matches
+            .workers
+            .iter()
+            .map(|worker| worker.dp_rank)
+            .collect();
+        let depths = matches.depths;
+        Ok((
+            ids.into_pyarray(py),
+            ranks.into_pyarray(py),
+            depths.into_pyarray(py),
+        ))
+    }
+
+    fn status<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let status = py.detach(|| self.native.encoded_status());
+        PyBytes::new(py, &status)
+    }
+
+    fn counters(&self) -> BTreeMap<String, u64> {
+        let counters = self.native.counters.read();
+        counters
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
+    }
+
+    fn gauges(&self, py: Python<'_>) -> BTreeMap<String, u64> {
+        py.detach(|| self.native.gauges())
+    }
+
+    fn histograms(&self) -> BTreeMap<&'static str, Histogram> {
+        BTreeMap::from([("find_matches_seconds", self.native.find_latency.read())])
+    }
+
+    fn take_notices(&self, py: Python<'_>) -> Vec<String> {
+        py.detach(|| self.native.take_notices())
+    }
+}
+
+#[pyclass(frozen, module = "kvatlas_native")]
+struct CellServer {
+    server: Server,
+}
+
+#[pymethods]
+impl CellServer {
+    #[new]
+    #[pyo3(signature = (cell, host, port, *, threads))]
+    fn new(
+        py: Python<'_>,
+        cell: &Bound<'_, Cell>,
+        host: &str,
+        port: u16,
+        threads: usize,
+    ) -> PyResult<Self> {
+        let native = Arc::clone(&cell.get().native);
+        let server = py.detach(|| Server::start(&native, (host, port), threads, unix_ms))?;
+        Ok(Self { server })
+    }
+
+    #[getter]
+    fn address(&self) -> (String, u16) {
+        let address = self.server.address();
+        (address.ip().to_string(), address.port())
+    }
+
+    fn stop(&self, py: Python<'_>, grace_s: f64) -> PyResult<()> {
+        let grace = Duration::try_from_secs_f64(grace_s)
+            .map_err(|error| PyValueError::new_err(format!("grace_s: {error}")))?;
+        py.detach(|| self.server.stop(grace));
+        Ok(())
+    }
+}
+
+fn unix_ms() -> u64 {
+    // A clock before 1970 counts as 1970: then every epoch is ahead of it, and is rejected loudly.
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -77,7 +77,17 @@ class Cell:
         hold_back_batches_max: int,
         hold_back_ms: int,
         memory_bytes_max: int,
-    ) -> None: ...
+        recover_ms: int = 30_000,
+    ) -> None:
+        """Empty and not ready.
+
+        Args:
+            lease_ms: how long a worker may be silent, in its log's own time, and still match.
+            hold_back_batches_max: batches a worker may have waiting behind a missing one.
+            hold_back_ms: how long a gap may stay open before the worker is no longer matched.
+            recover_ms: how long a worker may wait for a snapshot before its set is emptied.
+            memory_bytes_max: of the index; past it the largest worker is emptied.
+        """
     def apply(
         self,
         records: Sequence[bytes],
@@ -106,9 +116,13 @@ class Cell:
     def status(self) -> bytes:
         """An encoded GetStatusResponse."""
     def counters(self) -> Mapping[str, int]:
-        """Counters and gauges by name, for the metrics page; latency histograms are `histograms`."""
+        """Counts since the start by name, `what` or `what{label="value"}`; few and fixed."""
+    def gauges(self) -> Mapping[str, int]:
+        """What rises and falls, named likewise."""
     def histograms(self) -> Mapping[str, tuple[Sequence[float], Sequence[int], float]]:
         """By name: upper bounds in seconds, cumulative counts (one more than bounds), sum in seconds."""
+    def take_notices(self) -> list[str]:
+        """What an operator should read (gaps, differing digests, sets emptied), since the last call; bounded."""
 
 class CellServer:
     """The tonic server of `kvatlas.v1.Indexer`, health and reflection, on threads of its own."""

@@ -1,0 +1,386 @@
+//! One cell's state in this replica: records in, matches and reports out.
+//!
+//! Look-ups go to the index and take no lock. Everything else goes through one lock around the
+//! worker table, held for one record, one tick or one report at a time; the server keeps those off
+//! the threads that answer look-ups. Time comes in as an argument throughout.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use kvatlas_events::sequencer::{Limits, Verdict};
+use kvatlas_index::{FindOptions, Index, IndexConfig, Matches, Query, WorkerKey};
+use kvatlas_wire::frame::FrameError;
+use kvatlas_wire::v1;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::counters::{Count, Counters, Histogram};
+use crate::decode::{self, DecodeError, Header, Record};
+use crate::table::{Table, WORKERS_MAX};
+use crate::worker::{Outcome, Surroundings, Worker};
+
+/// Table slots of the index that one tick's clean-up looks at.
+const SWEEP_SLOTS: usize = 1 << 17;
+
+/// What a cell is told at its making; all of it is fixed for its life.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CellConfig {
+    /// The cell's name.
+    pub cell: String,
+    /// The one model it serves.
+    pub model: String,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// The hash contract.
+    pub hash_contract: String,
+    /// This replica's name.
+    pub replica_id: String,
+    /// This build's.
+    pub version: String,
+    /// How long a worker may be silent.
+    pub lease_ms: u64,
+    /// Bounds of each worker's sequencer.
+    pub limits: Limits,
+    /// Bytes the index may use.
+    pub memory_bytes_max: usize,
+}
+
+/// What one call of [`Cell::apply`] did.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Applied {
+    /// Records that were taken note of, the repeated and outdated ones included.
+    pub accepted: u64,
+    /// Records that were refused.
+    pub rejected: u64,
+    /// Why the first of these was, in words.
+    pub first_rejection: Option<String>,
+    /// The workers that the records spoke of, each once.
+    pub workers: Vec<WorkerKey>,
+}
+
+/// One cell's state. Share it by `Arc`.
+pub struct Cell {
+    /// As it was made.
+    pub config: CellConfig,
+    /// Counts by name.
+    pub counters: Counters,
+    /// How long look-ups took inside this process.
+    pub find_latency: Histogram,
+    index: Index,
+    table: Mutex<Table>,
+    is_ready: AtomicBool,
+    readiness: watch::Sender<bool>,
+    versions: watch::Sender<u64>,
+}
+
+impl Cell {
+    /// An empty cell, not ready.
+    #[must_use]
+    pub fn new(config: CellConfig) -> Self {
+        Self {
+            config,
+            counters: Counters::default(),
+            find_latency: Histogram::default(),
+            index: Index::new(IndexConfig::default()),
+            table: Mutex::default(),
+            is_ready: AtomicBool::new(false),
+            readiness: watch::Sender::new(false),
+            versions: watch::Sender::new(0),
+        }
+    }
+
+    /// Decode, sequence and apply records in order; each with the time, in ms, at which its log
+    /// took it. A bad one is counted and passed over.
+    pub fn apply<'a>(
+        &self,
+        records: impl IntoIterator<Item = (&'a [u8], u64)>,
+        transport: &str,
+        now_ms: u64,
+    ) -> Applied {
+        let mut applied = Applied::default();
+        let place = self.table.lock().logs.place(transport);
+        for (bytes, appended_ms) in records {
+            let result = self.check(bytes).and_then(|record| {
+                let key = record.header.worker;
+                if !applied.workers.contains(&key) {
+                    applied.workers.push(key);
+                }
+                self.take(record, (place, appended_ms), now_ms)
+            });
+            match result {
+                Ok(()) => {
+                    applied.accepted += 1;
+                    self.counters.add(Count::RecordsAccepted);
+                }
+                Err((count, reason)) => {
+                    applied.rejected += 1;
+                    self.counters.add(count);
+                    applied.first_rejection.get_or_insert(reason);
+                }
+            }
+        }
+        applied
+    }
+
+    /// Time has passed: run leases, frozen unless `log_alive`, hold-back bounds, the memory budget,
+    /// and a slice of the index's clean-up.
+    pub fn tick(&self, now_ms: u64, log_alive: bool) {
+        let has_room = self.has_room();
+        let around = self.surroundings(has_room);
+        let mut table = self.table.lock();
+        table.logs.on_tick(now_ms, log_alive, self.config.lease_ms);
+        let mut outcomes = Vec::new();
+        let Table { workers, logs, .. } = &mut *table;
+        for worker in workers.values_mut().filter(|worker| worker.is_listed()) {
+            let outcome = worker.on_tick(&around, logs, now_ms);
+            if outcome.changed || outcome.notice.is_some() {
+                outcomes.push((worker.key, outcome));
+            }
+        }
+        for (key, outcome) in outcomes {
+            self.publish(&mut table, key, outcome);
+        }
+        table.forget_gone(now_ms);
+        let sweep = self.index.sweep(SWEEP_SLOTS);
+        if !sweep.more && self.index.memory_bytes().total() > self.config.memory_bytes_max {
+            self.shed(&mut table, now_ms);
+        }
+    }
+
+    /// Until ready, look-ups answer UNAVAILABLE and health says NOT_SERVING.
+    pub fn set_ready(&self, ready: bool) {
+        self.is_ready.store(ready, Relaxed);
+        self.readiness.send_replace(ready);
+    }
+
+    /// Whether look-ups are answered.
+    #[inline]
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.is_ready.load(Relaxed)
+    }
+
+    /// Follows [`Self::set_ready`].
+    #[must_use]
+    pub fn watch_readiness(&self) -> watch::Receiver<bool> {
+        self.readiness.subscribe()
+    }
+
+    /// Follows the worker table's version.
+    #[must_use]
+    pub fn watch_versions(&self) -> watch::Receiver<u64> {
+        self.versions.subscribe()
+    }
+
+    /// What the service knows of one log.
+    pub fn set_log_status(&self, transport: &str, alive: bool, records: u64, lag_ms: u64) {
+        self.table
+            .lock()
+            .logs
+            .report(transport, alive, records, lag_ms);
+    }
+
+    /// Who holds how much of a prompt; readiness is the caller's to check.
+    pub fn find(&self, query: Query<'_>, options: &FindOptions, out: &mut Matches) {
+        self.index.find(query, options, out);
+    }
+
+    /// What an operator should read, since the last call.
+    #[must_use]
+    pub fn take_notices(&self) -> Vec<String> {
+        self.table.lock().take_notices()
+    }
+
+    /// How far each of these workers is applied.
+    #[must_use]
+    pub fn positions(&self, keys: &[WorkerKey]) -> Vec<v1::WorkerPosition> {
+        let has_room = self.has_room();
+        let table = self.table.lock();
+        let known = keys.iter().filter_map(|key| table.workers.get(key));
+        known
+            .map(|worker| v1::WorkerPosition {
+                worker: Some(crate::worker::worker_message(worker.key)),
+                epoch: worker.sequencer.speaker().epoch,
+                last_event_id: worker.sequencer.applied(),
+                whole: !worker.wants_snapshot(has_room),
+            })
+            .collect()
+    }
+
+    /// What has changed in the worker table after version `since`, and the version it has now.
+    #[must_use]
+    pub fn changes(&self, since: Option<u64>) -> (u64, v1::WatchWorkersResponse) {
+        let table = self.table.lock();
+        (table.version(), table.changes(&self.index, since))
+    }
+
+    pub(crate) fn index(&self) -> &Index {
+        &self.index
+    }
+
+    pub(crate) fn with_table<T>(&self, read: impl FnOnce(&Table) -> T) -> T {
+        read(&self.table.lock())
+    }
+
+    fn check<'a>(&self, bytes: &'a [u8]) -> Result<Record<'a>, (Count, String)> {
+        let record = decode::decode(bytes).map_err(|error| {
+            let count = match error {
+                DecodeError::Frame(FrameError::Foreign) => Count::RejectedForeign,
+                DecodeError::Frame(FrameError::UnknownVersion(_)) => Count::RejectedVersion,
+                DecodeError::Frame(FrameError::Corrupt) => Count::RejectedCorrupt,
+                DecodeError::Malformed(_) => Count::RejectedMalformed,
+                DecodeError::TooLarge => Count::RejectedTooLarge,
+            };
+            (count, error.to_string())
+        })?;
+        self.check_terms(&record.header).map(|()| record)
+    }
+
+    fn check_terms(&self, header: &Header<'_>) -> Result<(), (Count, String)> {
+        let config = &self.config;
+        let WorkerKey { worker_id, dp_rank } = header.worker;
+        let reason = |what: &str, theirs: &dyn std::fmt::Display, ours: &dyn std::fmt::Display| {
+            format!("worker {worker_id}/{dp_rank} has {what} {theirs}, this cell has {ours}")
+        };
+        if header.cell != config.cell {
+            return Err((
+                Count::RejectedCell,
+                reason("cell", &header.cell, &config.cell),
+            ));
+        }
+        if header.model != config.model {
+            return Err((
+                Count::RejectedModel,
+                reason("model", &header.model, &config.model),
+            ));
+        }
+        if header.block_size != config.block_size {
+            let reason = reason("block size", &header.block_size, &config.block_size);
+            return Err((Count::RejectedBlockSize, reason));
+        }
+        if header.hash_contract != config.hash_contract {
+            let reason = reason(
+                "hash contract",
+                &header.hash_contract,
+                &config.hash_contract,
+            );
+            return Err((Count::RejectedHashContract, reason));
+        }
+        Ok(())
+    }
+
+    fn take(
+        &self,
+        record: Record<'_>,
+        (place, appended_ms): (usize, u64),
+        now_ms: u64,
+    ) -> Result<(), (Count, String)> {
+        let (key, speaker) = (record.header.worker, record.header.speaker);
+        let has_room = self.has_room();
+        let around = self.surroundings(has_room);
+        let mut table = self.table.lock();
+        let is_full = table.workers.len() >= WORKERS_MAX;
+        let Table { workers, logs, .. } = &mut *table;
+        logs.on_append(place, appended_ms, now_ms);
+        let worker = match workers.entry(key) {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(_) if is_full => {
+                let reason = format!("the cell has {WORKERS_MAX} workers, and room for no more");
+                return Err((Count::RejectedWorkers, reason));
+            }
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert(Worker::new(key, self.config.limits))
+            }
+        };
+        let outcome = worker.on_record(&around, logs, (place, appended_ms), record, now_ms);
+        let current = worker.sequencer.speaker();
+        if current.epoch == 0 {
+            workers.remove(&key);
+        }
+        let verdict = outcome.verdict;
+        self.publish(&mut table, key, outcome);
+        let WorkerKey { worker_id, dp_rank } = key;
+        match verdict {
+            Verdict::RivalInstance => Err((
+                Count::RejectedRival,
+                format!(
+                    "worker {worker_id}/{dp_rank}: epoch {} belongs to instance {:016x}, not to {:016x}",
+                    current.epoch, current.instance, speaker.instance
+                ),
+            )),
+            Verdict::EpochAhead => Err((
+                Count::RejectedEpochAhead,
+                format!(
+                    "worker {worker_id}/{dp_rank}: epoch {} (µs) is more than ten minutes ahead of this indexer's clock, {now_ms} ms",
+                    speaker.epoch
+                ),
+            )),
+            _ => {
+                self.count(verdict);
+                Ok(())
+            }
+        }
+    }
+
+    fn count(&self, verdict: Verdict) {
+        let count = match verdict {
+            Verdict::Seen => Count::DroppedSeen,
+            Verdict::OlderEpoch => Count::DroppedOlderEpoch,
+            Verdict::EpochClosed => Count::DroppedEpochClosed,
+            Verdict::SnapshotOld => Count::DroppedSnapshotOld,
+            Verdict::SnapshotMismatch => Count::SnapshotsMismatched,
+            Verdict::SnapshotTooLarge => Count::SnapshotsTooLarge,
+            Verdict::HeldBackOverflow => Count::HoldBackOverflows,
+            Verdict::HeldBack => Count::HeldBack,
+            _ => return,
+        };
+        self.counters.add(count);
+    }
+
+    fn publish(&self, table: &mut Table, key: WorkerKey, outcome: Outcome) {
+        if let Some(notice) = outcome.notice {
+            table.note(notice);
+        }
+        if outcome.changed {
+            table.mark(key);
+            self.versions.send_replace(table.version());
+        }
+    }
+
+    /// Empty the largest worker: the index is over its budget and no dead set is left to sweep.
+    fn shed(&self, table: &mut Table, now_ms: u64) {
+        let around = self.surroundings(false);
+        let largest = table
+            .workers
+            .values_mut()
+            .max_by_key(|worker| worker.blocks(&self.index));
+        let Some(worker) = largest.filter(|worker| worker.blocks(&self.index) > 0) else {
+            return;
+        };
+        worker.put_over_budget(&around, now_ms);
+        let key = worker.key;
+        let WorkerKey { worker_id, dp_rank } = key;
+        let bytes = self.config.memory_bytes_max;
+        let notice = format!(
+            "worker {worker_id}/{dp_rank} is over budget: the index may use {bytes} bytes; it is not matched until there is room"
+        );
+        let outcome = Outcome {
+            verdict: Verdict::Applied,
+            notice: Some(notice),
+            changed: true,
+        };
+        self.publish(table, key, outcome);
+    }
+
+    fn has_room(&self) -> bool {
+        self.index.memory_bytes().total() < self.config.memory_bytes_max / 5 * 4
+    }
+
+    fn surroundings(&self, has_room: bool) -> Surroundings<'_> {
+        Surroundings {
+            index: &self.index,
+            counters: &self.counters,
+            lease_ms: self.config.lease_ms,
+            has_room,
+        }
+    }
+}

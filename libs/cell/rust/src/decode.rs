@@ -1,0 +1,361 @@
+//! From a record's bytes to what the sequencer takes: every check of form happens here, before
+//! anything of a record is believed.
+
+use std::fmt;
+use std::ops::Range;
+
+use kvatlas_events::sequencer::{Closing, Digest, Events, SnapshotPart, Speaker, TIERS};
+use kvatlas_index::{Tier, WorkerKey};
+use kvatlas_wire::frame::{self, FrameError};
+use kvatlas_wire::v1;
+use prost::Message as _;
+
+use crate::proto::{Fields, Malformed, Value};
+
+/// Bytes of one record.
+pub const RECORD_BYTES_MAX: usize = 1 << 20;
+/// Events of one batch.
+pub const EVENTS_MAX: usize = 4_096;
+/// Hashes of one batch, or of one snapshot part.
+pub const HASHES_MAX: usize = 65_536;
+
+/// Why a record cannot be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DecodeError {
+    /// The frame is not ours, or damaged.
+    Frame(FrameError),
+    /// The payload is no batch as the protos define it.
+    Malformed(Malformed),
+    /// The record, or what is in it, is larger than the limits.
+    TooLarge,
+}
+
+impl From<Malformed> for DecodeError {
+    fn from(error: Malformed) -> Self {
+        Self::Malformed(error)
+    }
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Frame(error) => error.fmt(f),
+            Self::Malformed(error) => error.fmt(f),
+            Self::TooLarge => write!(
+                f,
+                "too large: a record has at most {RECORD_BYTES_MAX} bytes, {EVENTS_MAX} events and {HASHES_MAX} hashes"
+            ),
+        }
+    }
+}
+
+/// Who speaks, of which worker, and in which terms.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header<'a> {
+    /// Of which worker.
+    pub worker: WorkerKey,
+    /// Which life and process of its publisher.
+    pub speaker: Speaker,
+    /// The cell.
+    pub cell: &'a str,
+    /// The model.
+    pub model: &'a str,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// The hash contract.
+    pub hash_contract: &'a str,
+}
+
+/// One event; its hashes lie in its list.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The worker holds these.
+    Store(Tier, Range<usize>),
+    /// It no longer does.
+    Remove(Tier, Range<usize>),
+    /// It holds nothing any more, on this tier or anywhere.
+    Clear(Option<Tier>),
+    /// The epoch ends.
+    Shutdown(Closing),
+}
+
+/// The events of one batch and all their hashes, in two allocations.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct EventList {
+    /// In order.
+    pub events: Vec<Event>,
+    /// Of all events.
+    pub hashes: Vec<u64>,
+}
+
+/// What a record says.
+#[derive(Debug)]
+pub enum Body {
+    /// Numbered events.
+    Events(Events<EventList>),
+    /// One part of the whole set.
+    Snapshot(SnapshotPart),
+    /// The publisher lives.
+    Heartbeat(Box<v1::Heartbeat>),
+}
+
+/// A record that is well formed; whether it belongs to this cell is not known yet.
+#[derive(Debug)]
+pub struct Record<'a> {
+    /// Its header.
+    pub header: Header<'a>,
+    /// What it says.
+    pub body: Body,
+}
+
+/// Read one record.
+///
+/// # Errors
+/// [`DecodeError`] says what is wrong; nothing of such a record may be used.
+pub fn decode(record: &[u8]) -> Result<Record<'_>, DecodeError> {
+    if record.len() > RECORD_BYTES_MAX {
+        return Err(DecodeError::TooLarge);
+    }
+    let payload = frame::open(record).map_err(DecodeError::Frame)?;
+    let (mut header, mut first_event_id) = (None, 0);
+    let (mut snapshot, mut heartbeat) = (None, None);
+    let mut list = EventList::default();
+    for field in Fields::of(payload) {
+        match field? {
+            (1, value) => header = Some(value.bytes()?),
+            (2, value) => first_event_id = value.varint()?,
+            (3, value) => list.push(value.bytes()?)?,
+            (4, value) => snapshot = Some(value.bytes()?),
+            (5, value) => heartbeat = Some(value.bytes()?),
+            _ => {}
+        }
+    }
+    let header = read_header(header.ok_or(Malformed("no header"))?)?;
+    let body = match (list.events.is_empty(), snapshot, heartbeat) {
+        (false, None, None) => Body::Events(number(list, first_event_id)?),
+        (true, Some(bytes), None) => Body::Snapshot(read_snapshot(bytes)?),
+        (true, None, Some(bytes)) => {
+            let heartbeat = v1::Heartbeat::decode(bytes)
+                .map_err(|_| Malformed("a heartbeat cannot be decoded"))?;
+            tier_digests(&heartbeat.digests)?;
+            Body::Heartbeat(Box::new(heartbeat))
+        }
+        _ => return Err(Malformed("not exactly one of events, snapshot and heartbeat").into()),
+    };
+    Ok(Record { header, body })
+}
+
+/// Digests in the order of tiers; a tier that is not named is empty.
+pub fn tier_digests(named: &[v1::TierDigest]) -> Result<[Digest; TIERS], Malformed> {
+    let mut digests = [Digest::default(); TIERS];
+    for digest in named {
+        let tier = u32::try_from(digest.tier).ok().and_then(known_tier);
+        let tier = tier.ok_or(Malformed("a digest of an unknown tier"))?;
+        digests[tier as usize] = Digest {
+            blocks: digest.blocks,
+            xor: digest.digest,
+        };
+    }
+    Ok(digests)
+}
+
+fn known_tier(number: u32) -> Option<Tier> {
+    Tier::ALL.get(number.checked_sub(1)? as usize).copied()
+}
+
+fn read_tier(value: Value<'_>) -> Result<Tier, Malformed> {
+    known_tier(value.u32()?).ok_or(Malformed("an unknown tier"))
+}
+
+fn read_header(bytes: &[u8]) -> Result<Header<'_>, Malformed> {
+    let mut header = Header {
+        worker: WorkerKey {
+            worker_id: 0,
+            dp_rank: 0,
+        },
+        speaker: Speaker {
+            epoch: 0,
+            instance: 0,
+        },
+        cell: "",
+        model: "",
+        block_size: 0,
+        hash_contract: "",
+    };
+    let mut named = false;
+    for field in Fields::of(bytes) {
+        match field? {
+            (1, value) => {
+                named = true;
+                for part in Fields::of(value.bytes()?) {
+                    match part? {
+                        (1, value) => header.worker.worker_id = value.fixed64()?,
+                        (2, value) => header.worker.dp_rank = value.u32()?,
+                        _ => {}
+                    }
+                }
+            }
+            (2, value) => header.speaker.epoch = value.varint()?,
+            (3, value) => header.speaker.instance = value.fixed64()?,
+            (4, value) => header.cell = value.text()?,
+            (5, value) => header.model = value.text()?,
+            (6, value) => header.block_size = value.u32()?,
+            (7, value) => header.hash_contract = value.text()?,
+            _ => {}
+        }
+    }
+    if !named {
+        return Err(Malformed("the header names no worker"));
+    }
+    if header.speaker.epoch == 0 {
+        return Err(Malformed("the header names no epoch"));
+    }
+    Ok(header)
+}
+
+impl EventList {
+    fn push(&mut self, event: &[u8]) -> Result<(), DecodeError> {
+        if self.events.len() == EVENTS_MAX {
+            return Err(DecodeError::TooLarge);
+        }
+        let mut read = None;
+        for field in Fields::of(event) {
+            let (kind, value) = field?;
+            let inner = match kind {
+                1..=4 => value.bytes()?,
+                _ => continue,
+            };
+            read = Some(match kind {
+                1 => self
+                    .read_hashes(inner, 2, 3)
+                    .map(|(tier, held)| Event::Store(tier, held))?,
+                2 => self
+                    .read_hashes(inner, 1, 2)
+                    .map(|(tier, held)| Event::Remove(tier, held))?,
+                3 => Event::Clear(read_clear(inner)?),
+                _ => Event::Shutdown(read_shutdown(inner)?),
+            });
+        }
+        self.events
+            .push(read.ok_or(Malformed("an event of no known kind"))?);
+        Ok(())
+    }
+
+    fn read_hashes(
+        &mut self,
+        message: &[u8],
+        hashes_field: u32,
+        tier_field: u32,
+    ) -> Result<(Tier, Range<usize>), DecodeError> {
+        let start = self.hashes.len();
+        let mut tier = None;
+        for field in Fields::of(message) {
+            let (number, value) = field?;
+            if number == hashes_field {
+                extend(&mut self.hashes, value.fixed64s()?)?;
+            } else if number == tier_field {
+                tier = Some(read_tier(value)?);
+            }
+        }
+        Ok((
+            tier.ok_or(Malformed("an event names no tier"))?,
+            start..self.hashes.len(),
+        ))
+    }
+}
+
+fn extend(hashes: &mut Vec<u64>, column: &[u8]) -> Result<(), DecodeError> {
+    if hashes.len() + column.len() / 8 > HASHES_MAX {
+        return Err(DecodeError::TooLarge);
+    }
+    let (words, _) = column.as_chunks::<8>();
+    hashes.extend(words.iter().map(|word| u64::from_le_bytes(*word)));
+    Ok(())
+}
+
+fn read_clear(message: &[u8]) -> Result<Option<Tier>, Malformed> {
+    let mut tier = None;
+    for field in Fields::of(message) {
+        if let (1, value) = field? {
+            tier = Some(read_tier(value)?);
+        }
+    }
+    Ok(tier)
+}
+
+fn read_shutdown(message: &[u8]) -> Result<Closing, Malformed> {
+    let mut reason = 0;
+    for field in Fields::of(message) {
+        if let (1, value) = field? {
+            reason = value.u32()?;
+        }
+    }
+    match reason {
+        1 => Ok(Closing::EngineGone),
+        2 => Ok(Closing::PublisherLeaving),
+        _ => Err(Malformed("a shutdown of no known reason")),
+    }
+}
+
+fn number(list: EventList, first_event_id: u64) -> Result<Events<EventList>, Malformed> {
+    // `EVENTS_MAX` fits an u32.
+    let count = list.events.len() as u32;
+    if first_event_id == 0 || first_event_id.checked_add(u64::from(count)).is_none() {
+        return Err(Malformed("the first event id is out of range"));
+    }
+    let ends = list
+        .events
+        .iter()
+        .position(|event| matches!(event, Event::Shutdown(_)));
+    let closing = match (ends, list.events.last()) {
+        (None, _) => None,
+        (Some(at), Some(Event::Shutdown(closing))) if at + 1 == list.events.len() => Some(*closing),
+        _ => return Err(Malformed("events after a shutdown")),
+    };
+    Ok(Events {
+        first_event_id,
+        count,
+        closing,
+        payload: list,
+    })
+}
+
+fn read_snapshot(message: &[u8]) -> Result<SnapshotPart, DecodeError> {
+    let (mut as_of, mut part, mut parts) = (0, 0, 0);
+    let (mut tier, mut hashes, mut digests) = (None, Vec::new(), Vec::new());
+    for field in Fields::of(message) {
+        match field? {
+            (1, value) => as_of = value.varint()?,
+            (2, value) => part = value.u32()?,
+            (3, value) => parts = value.u32()?,
+            (4, value) => tier = Some(read_tier(value)?),
+            (5, value) => extend(&mut hashes, value.fixed64s()?)?,
+            (6, value) => digests.push(
+                v1::TierDigest::decode(value.bytes()?)
+                    .map_err(|_| Malformed("a digest cannot be decoded"))?,
+            ),
+            _ => {}
+        }
+    }
+    if part >= parts {
+        return Err(Malformed("a snapshot's part is not below its parts").into());
+    }
+    if as_of == u64::MAX {
+        return Err(Malformed("a snapshot's event id is out of range").into());
+    }
+    let tier = match tier {
+        Some(tier) => tier as usize,
+        // The one part of an empty set has no tier to name.
+        None if hashes.is_empty() => 0,
+        None => return Err(Malformed("a snapshot's part names no tier").into()),
+    };
+    let digests = tier_digests(&digests)?;
+    Ok(SnapshotPart {
+        as_of,
+        part,
+        parts,
+        tier,
+        hashes,
+        digests,
+    })
+}

@@ -1,0 +1,183 @@
+//! Whose publisher still speaks: leases, kept in each log's own time.
+//!
+//! What makes a worker fresh is when its record was appended, against how far its log has come, not
+//! when this replica read it: a log read again revives nobody. A log's time is the newest append
+//! seen, moved on by the ticks during which the log demonstrably answered; while it does not, its
+//! time and so all its leases stand still. One tick moves it by at most half a lease, so that a
+//! process that slept does not take its own sleep for the workers' silence.
+
+/// Transports of one cell; names beyond the bound share the last place.
+pub const TRANSPORTS_MAX: usize = 8;
+
+/// One log's time and what the service reported of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Log {
+    /// Its transport's name.
+    pub transport: String,
+    /// Whether reads answer.
+    pub alive: bool,
+    /// Records read, as reported.
+    pub records: u64,
+    /// How far behind the head, as reported.
+    pub lag_ms: u64,
+    time_ms: u64,
+    set_at_ms: u64,
+}
+
+/// All logs of one cell.
+#[derive(Clone, Default, Debug)]
+pub struct Logs {
+    logs: Vec<Log>,
+}
+
+impl Logs {
+    /// The place of a transport, made if it is new.
+    pub fn place(&mut self, transport: &str) -> usize {
+        match self.logs.iter().position(|log| log.transport == transport) {
+            Some(place) => place,
+            None if self.logs.len() == TRANSPORTS_MAX => TRANSPORTS_MAX - 1,
+            None => {
+                self.logs.push(Log {
+                    transport: transport.to_owned(),
+                    alive: true,
+                    records: 0,
+                    lag_ms: 0,
+                    time_ms: 0,
+                    set_at_ms: 0,
+                });
+                self.logs.len() - 1
+            }
+        }
+    }
+
+    /// A record was read that was appended at `appended_ms` by the log's clock.
+    pub fn on_append(&mut self, place: usize, appended_ms: u64, now_ms: u64) {
+        let log = &mut self.logs[place];
+        if appended_ms > log.time_ms {
+            log.time_ms = appended_ms;
+            log.set_at_ms = now_ms;
+        }
+    }
+
+    /// What the service knows of a log.
+    pub fn report(&mut self, transport: &str, alive: bool, records: u64, lag_ms: u64) {
+        let place = self.place(transport);
+        let log = &mut self.logs[place];
+        (log.alive, log.records, log.lag_ms) = (alive, records, lag_ms);
+    }
+
+    /// Time has passed; `any_alive` false freezes all.
+    pub fn on_tick(&mut self, now_ms: u64, any_alive: bool, lease_ms: u64) {
+        for log in &mut self.logs {
+            let passed = now_ms.saturating_sub(log.set_at_ms).min(lease_ms / 2);
+            if any_alive && log.alive && log.time_ms > 0 {
+                log.time_ms = log.time_ms.saturating_add(passed);
+            }
+            log.set_at_ms = now_ms;
+        }
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn all(&self) -> &[Log] {
+        &self.logs
+    }
+}
+
+/// When a worker was last heard, per log.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Heard {
+    appended_ms: [Option<u64>; TRANSPORTS_MAX],
+}
+
+impl Heard {
+    /// A record of the worker, appended at `appended_ms`.
+    pub fn note(&mut self, place: usize, appended_ms: u64) {
+        let last = &mut self.appended_ms[place];
+        *last = (*last).max(Some(appended_ms));
+    }
+
+    /// How long ago by the log that heard it last; `None` if never.
+    #[must_use]
+    pub fn age_ms(&self, logs: &Logs) -> Option<u64> {
+        let ages = self
+            .appended_ms
+            .iter()
+            .zip(logs.all())
+            .filter_map(|(appended, log)| {
+                appended.map(|appended_ms| log.time_ms.saturating_sub(appended_ms))
+            });
+        ages.min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE_MS: u64 = 1_000;
+
+    fn tick(logs: &mut Logs, from_ms: u64, to_ms: u64, alive: bool) {
+        for now_ms in (from_ms..=to_ms).step_by(100) {
+            logs.on_tick(now_ms, alive, LEASE_MS);
+        }
+    }
+
+    #[test]
+    fn age_grows_with_time_in_which_the_log_answers_and_with_no_other() {
+        let (mut logs, mut heard) = (Logs::default(), Heard::default());
+        assert_eq!(heard.age_ms(&logs), None);
+        let place = logs.place("redis");
+        logs.on_append(place, 50_000, 0);
+        heard.note(place, 50_000);
+        tick(&mut logs, 0, 700, true);
+        assert_eq!(heard.age_ms(&logs), Some(700));
+        tick(&mut logs, 700, 90_000, false);
+        assert_eq!(heard.age_ms(&logs), Some(700));
+        tick(&mut logs, 90_100, 90_300, true);
+        assert_eq!(heard.age_ms(&logs), Some(1_000));
+        logs.report("redis", false, 0, 0);
+        tick(&mut logs, 90_400, 95_000, true);
+        assert_eq!(heard.age_ms(&logs), Some(1_000));
+    }
+
+    #[test]
+    fn a_log_read_again_revives_nobody() {
+        let (mut logs, mut heard) = (Logs::default(), Heard::default());
+        let place = logs.place("redis");
+        logs.on_append(place, 900_000, 5);
+        logs.on_append(place, 10_000, 6);
+        heard.note(place, 10_000);
+        assert_eq!(heard.age_ms(&logs), Some(890_000));
+    }
+
+    #[test]
+    fn a_process_that_slept_takes_half_a_lease_at_most_for_silence() {
+        let (mut logs, mut heard) = (Logs::default(), Heard::default());
+        let place = logs.place("grpc");
+        logs.on_append(place, 1_000, 1_000);
+        heard.note(place, 1_000);
+        logs.on_tick(3_600_000, true, LEASE_MS);
+        assert_eq!(heard.age_ms(&logs), Some(500));
+    }
+
+    #[test]
+    fn the_log_that_heard_a_worker_last_counts() {
+        let (mut logs, mut heard) = (Logs::default(), Heard::default());
+        let (a, b) = (logs.place("redis"), logs.place("grpc"));
+        logs.on_append(a, 8_000, 0);
+        logs.on_append(b, 300, 0);
+        heard.note(a, 1_000);
+        heard.note(b, 200);
+        assert_eq!(heard.age_ms(&logs), Some(100));
+    }
+
+    #[test]
+    fn transports_are_bounded() {
+        let mut logs = Logs::default();
+        for i in 0..100 {
+            assert!(logs.place(&format!("t{i}")) < TRANSPORTS_MAX);
+        }
+        assert_eq!(logs.all().len(), TRANSPORTS_MAX);
+    }
+}

@@ -1,0 +1,214 @@
+//! `FindMatches` from encoded request to encoded response.
+//!
+//! The hot call reads its hashes where they lie in the request and writes the response's columns
+//! straight into the gRPC message: no vectors of messages, no lock, one allocation an answer.
+
+use std::cell::RefCell;
+use std::time::Instant;
+
+use bytes::Bytes;
+use kvatlas_index::{FindOptions, Matches, Query};
+use tonic::{Code, Status};
+
+use crate::cell::Cell;
+use crate::counters::Count;
+use crate::proto::{Fields, Malformed, Value, put_varint, varint_len};
+
+/// Hashes of one request; a longer prompt than anyone's context window.
+pub const HASHES_MAX: usize = 131_072;
+/// Bytes of one request; room for the hashes and the names.
+pub const REQUEST_BYTES_MAX: usize = 8 * HASHES_MAX + (64 << 10);
+/// Bytes before a gRPC message: compression flag and big-endian length.
+pub const PREFIX_LEN: usize = 5;
+
+thread_local! {
+    static MATCHES: RefCell<Matches> = RefCell::default();
+}
+
+/// Answer one encoded `FindMatchesRequest` with a framed `FindMatchesResponse`.
+///
+/// # Errors
+/// The status that the call ends with.
+pub fn answer(cell: &Cell, message: &[u8]) -> Result<Bytes, Status> {
+    let start = Instant::now();
+    let result = Request::read(message)
+        .map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))
+        .and_then(|request| {
+            request.check(cell)?;
+            MATCHES.with_borrow_mut(|matches| {
+                let limit = request.limit as usize;
+                let options = FindOptions {
+                    limit,
+                    exact: request.exact,
+                };
+                cell.find(request.query(), &options, matches);
+                Ok(encode(matches))
+            })
+        });
+    cell.counters.add(match &result {
+        Ok(_) => Count::FindOk,
+        Err(status) => match status.code() {
+            Code::FailedPrecondition => Count::FindMismatch,
+            Code::ResourceExhausted => Count::FindTooLarge,
+            Code::Unavailable => Count::FindNotReady,
+            _ => Count::FindInvalid,
+        },
+    });
+    cell.find_latency.observe(start.elapsed());
+    result
+}
+
+/// Who asks in other terms is told both, loudly: it could only ever match nothing.
+///
+/// # Errors
+/// FAILED_PRECONDITION naming both sides' value; empty or 0 is not checked.
+pub fn check_terms(
+    cell: &Cell,
+    model: &str,
+    block_size: u32,
+    hash_contract: &str,
+) -> Result<(), Status> {
+    let config = &cell.config;
+    let mismatch = |what: &str, theirs: &dyn std::fmt::Display, ours: &dyn std::fmt::Display| {
+        let text = format!(
+            "the request has {what} {theirs}, this cell ({}) has {ours}",
+            config.cell
+        );
+        Err(Status::failed_precondition(text))
+    };
+    if !model.is_empty() && model != config.model {
+        return mismatch("model", &model, &config.model);
+    }
+    if block_size != 0 && block_size != config.block_size {
+        return mismatch("block size", &block_size, &config.block_size);
+    }
+    if !hash_contract.is_empty() && hash_contract != config.hash_contract {
+        return mismatch("hash contract", &hash_contract, &config.hash_contract);
+    }
+    Ok(())
+}
+
+/// A `repeated fixed64` as little-endian bytes: in place if it came packed in one piece.
+#[derive(Default)]
+struct Column<'a> {
+    in_place: &'a [u8],
+    joined: Vec<u8>,
+}
+
+impl<'a> Column<'a> {
+    fn push(&mut self, value: Value<'a>) -> Result<(), Malformed> {
+        let piece = value.fixed64s()?;
+        if self.joined.is_empty() && self.in_place.is_empty() {
+            self.in_place = piece;
+            return Ok(());
+        }
+        if self.joined.is_empty() {
+            self.joined.extend_from_slice(self.in_place);
+        }
+        self.joined.extend_from_slice(piece);
+        Ok(())
+    }
+
+    fn bytes(&self) -> &[u8] {
+        if self.joined.is_empty() {
+            self.in_place
+        } else {
+            &self.joined
+        }
+    }
+}
+
+#[derive(Default)]
+struct Request<'a> {
+    model: &'a str,
+    block_size: u32,
+    hash_contract: &'a str,
+    chunks: Column<'a>,
+    sequences: Column<'a>,
+    limit: u32,
+    exact: bool,
+}
+
+impl<'a> Request<'a> {
+    fn read(message: &'a [u8]) -> Result<Self, Malformed> {
+        let mut request = Self::default();
+        for field in Fields::of(message) {
+            match field? {
+                (1, value) => request.model = value.text()?,
+                (2, value) => request.block_size = value.u32()?,
+                (3, value) => request.hash_contract = value.text()?,
+                (4, value) => request.chunks.push(value)?,
+                (5, value) => request.sequences.push(value)?,
+                (6, value) => request.limit = value.u32()?,
+                (7, value) => request.exact = value.varint()? != 0,
+                _ => {}
+            }
+        }
+        Ok(request)
+    }
+
+    fn check(&self, cell: &Cell) -> Result<(), Status> {
+        check_terms(cell, self.model, self.block_size, self.hash_contract)?;
+        let (chunks, sequences) = (
+            self.chunks.bytes().len() / 8,
+            self.sequences.bytes().len() / 8,
+        );
+        if chunks > 0 && sequences > 0 {
+            let text =
+                "chunk_hashes and sequence_hashes are both given; one of the two is expected";
+            return Err(Status::invalid_argument(text));
+        }
+        if chunks.max(sequences) > HASHES_MAX {
+            return Err(too_large());
+        }
+        if !cell.is_ready() {
+            return Err(Status::unavailable(
+                "this replica is not ready: it has not read its log",
+            ));
+        }
+        Ok(())
+    }
+
+    fn query(&self) -> Query<'_> {
+        match self.sequences.bytes() {
+            [] => Query::ChunkHashesLe(self.chunks.bytes()),
+            bytes => Query::SequenceHashesLe(bytes),
+        }
+    }
+}
+
+/// The request is larger than [`HASHES_MAX`].
+pub fn too_large() -> Status {
+    Status::resource_exhausted(format!("a request has at most {HASHES_MAX} hashes"))
+}
+
+/// The three packed columns, behind the prefix of an uncompressed gRPC message.
+fn encode(matches: &Matches) -> Bytes {
+    let rows = matches.workers.len();
+    // Wide enough for any row; the lengths of the varint columns are known only when written.
+    let mut out = Vec::with_capacity(PREFIX_LEN + 3 * 6 + rows * (8 + 5 + 5));
+    out.extend_from_slice(&[0; PREFIX_LEN]);
+    if rows > 0 {
+        out.push(1 << 3 | 2);
+        put_varint(&mut out, 8 * rows as u64);
+        for worker in &matches.workers {
+            out.extend_from_slice(&worker.worker_id.to_le_bytes());
+        }
+        let ranks = matches.workers.iter().map(|worker| worker.dp_rank);
+        put_column(&mut out, 2, ranks);
+        put_column(&mut out, 3, matches.depths.iter().copied());
+    }
+    // A response of 2^32 bytes would be one of 238 million workers.
+    let len = (out.len() - PREFIX_LEN) as u32;
+    out[1..PREFIX_LEN].copy_from_slice(&len.to_be_bytes());
+    Bytes::from(out)
+}
+
+fn put_column(out: &mut Vec<u8>, field: u8, values: impl Iterator<Item = u32> + Clone) {
+    let len: usize = values.clone().map(|value| varint_len(value.into())).sum();
+    out.push(field << 3 | 2);
+    put_varint(out, len as u64);
+    for value in values {
+        put_varint(out, value.into());
+    }
+}
