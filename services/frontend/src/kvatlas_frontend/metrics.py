@@ -4,7 +4,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-STAGES: Final = ("tokenize", "hash", "find", "choose")
+STAGES: Final = ("tokenize", "hash", "find", "choose", "total")
 ROUTES: Final = ("completions", "chat", "models", "health", "other")
 
 _ROUTING_BUCKETS_S = (
@@ -67,7 +67,7 @@ class FrontendMetrics:
         )
         stage = Histogram(
             "kvatlas_frontend_routing_seconds",
-            "Time to route a request, by stage",
+            "Time to route a request, by stage; total: from its last byte to the choice",
             ["stage"],
             buckets=_ROUTING_BUCKETS_S,
             registry=registry,

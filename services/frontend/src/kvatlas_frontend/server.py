@@ -7,6 +7,7 @@
 """
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -112,6 +113,7 @@ class Api:
             raise RefusedError(
                 Refusal.NOT_JSON, 400, "The request body could not be read"
             ) from None
+        began_s = time.perf_counter()
         parsed = parse_body(route, body)
         if not self._fleet.is_any_available(arrived_s):
             raise nobody_answered(0)
@@ -123,9 +125,10 @@ class Api:
                 f"The model `{parsed.model}` does not exist",
                 param="model",
             )
-        context = await self._workflow.prepare(RoutingRequest(parsed, model))
+        context, plan = await self._workflow.route(RoutingRequest(parsed, model))
+        self._metrics.stage["total"].observe(time.perf_counter() - began_s)
         call = Call(request, request.path, body, arrived_s)
-        return await self._executor.execute(call, context)
+        return await self._executor.execute(call, context, plan)
 
 
 class ApiServer:

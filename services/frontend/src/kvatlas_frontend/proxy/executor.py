@@ -74,20 +74,17 @@ class Executor:
         self._buffer_bytes_max = buffer_bytes_max
         self._now_s = now_s
 
-    async def execute(self, call: Call, context: RoutingContext) -> web.StreamResponse:
-        """Answer the client.
+    async def execute(
+        self, call: Call, context: RoutingContext, plan: RoutingPlan | None
+    ) -> web.StreamResponse:
+        """Answer the client, by `plan` at first; every plan's ticket is released here.
 
         Raises:
             ApiError: no worker answered (503 where none is there, 502 where all failed), or one
                 died while its answer was held back (502).
         """
         tried: frozenset[WorkerKey] = frozenset()
-        while len(tried) < self._attempts_max:
-            plan = self._workflow.plan(context, tried)
-            if plan is None:
-                break
-            if tried:
-                self._metrics.retries.inc()
+        while plan is not None:
             try:
                 answer = await self._attempt(call, plan)
                 if answer is not None:
@@ -98,6 +95,10 @@ class Executor:
             finally:
                 self._fleet.release(plan.ticket)
             tried |= {plan.member.key}
+            more = len(tried) < self._attempts_max
+            plan = self._workflow.plan(context, tried) if more else None
+            if plan is not None:
+                self._metrics.retries.inc()
         raise nobody_answered(len(tried))
 
     async def _attempt(self, call: Call, plan: RoutingPlan) -> Answer | None:

@@ -29,12 +29,12 @@ class SingleDispatch:
         self._fleet = fleet
         self._block_size = block_size
 
-    async def prepare(self, request: RoutingRequest) -> RoutingContext:
-        """A context on which `plan` can choose."""
+    async def route(self, request: RoutingRequest) -> tuple[RoutingContext, RoutingPlan | None]:
+        """A context on which `plan` can choose again, and the first choice."""
         context = RoutingContext()
         context[REQUEST] = request
         await self._selector.prepare(context)
-        return context
+        return context, self.plan(context, frozenset())
 
     def plan(self, context: RoutingContext, tried: frozenset[WorkerKey]) -> RoutingPlan | None:
         """Choose, and count the request on the chosen worker in the same breath.
