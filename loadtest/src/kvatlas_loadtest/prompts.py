@@ -29,7 +29,7 @@ def prompt_tokens(row: TraceRow, *, tokens_per_id: int, seed: int) -> NDArray[np
     ids = np.array(row.hash_ids, dtype=np.uint64)
     positions = np.arange(tokens_per_id, dtype=np.uint64)
     counters = ids[:, None] * np.uint64(TOKENS_PER_ID) + positions[None, :]
-    start = np.uint64(seed % (1 << 64)) * _MIX_2
+    start = np.uint64(seed * int(_MIX_2) % (1 << 64))
     mixed = _splitmix(counters.reshape(-1) * _GOLDEN + start)
     low, high = VOCABULARY
     tokens = np.uint64(low) + (mixed >> np.uint64(32)) % np.uint64(high - low)
