@@ -109,7 +109,7 @@ class GrpcWriter:
         }
         lacking = {worker for worker, position in positions.items() if not position.whole}
         # One worker's records come in its order, so the last one says where it should be by now.
-        sent = progress(records[-1]) if records else None
+        sent = progress(records[-1]) if records and positions else None
         if sent is not None and sent.worker in positions:
             position = positions[sent.worker]
             if position.epoch > sent.epoch:

@@ -5,9 +5,8 @@ first writes beside the stream. A server that restarts without its data gets a n
 then start again from the beginning, and writers are told that what they appended is gone.
 """
 
-import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,6 @@ _SLICE_BYTES = 8 << 20
 """A slice aims at so many bytes: the server can be asked for a count of records only."""
 _SLICE_RECORDS_MIN = 16
 _SLICE_RECORDS_MAX = 2_048
-_INSPECT_S = 1.0
 
 EntryId = tuple[int, int]
 """Milliseconds of the server's clock, and a counter within them."""
@@ -81,21 +79,14 @@ class RedisReader:
     """A `LogReader`, from the beginning or after `position` if it is of the same log."""
 
     def __init__(
-        self,
-        server: RedisServer,
-        *,
-        cell: str,
-        position: LogPosition | None = None,
-        monotonic_s: Callable[[], float] = time.monotonic,
+        self, server: RedisServer, *, cell: str, position: LogPosition | None = None
     ) -> None:
         self._server = server
         self._keys = _Keys.of_cell(cell)
-        self._monotonic_s = monotonic_s
         self._identity = None if position is None else position.identity
         self._read_to = _BEGINNING if position is None else _entry_id(position.entry.encode())
         self._head_at_start: EntryId | None = None
-        self._inspected_s: float | None = None  # None: not since the start or the last error
-        self._behind = True
+        self._certain = False  # that the log is the same and nothing unread has been trimmed
         self._lost = False
         self._slice_records = 64
 
@@ -106,41 +97,59 @@ class RedisReader:
 
     async def read(self, wait_s: float) -> LogSlice:
         """As of `LogReader`."""
-        entries: list[Reply] = []
         asked = self._slice_records
-        inspected_s, self._inspected_s = self._inspected_s, None  # an error leaves it so
-        now_s = self._monotonic_s()
-        if inspected_s is None or self._behind or now_s - inspected_s >= _INSPECT_S:
+        entries = await self._glance() if self._certain else None
+        self._certain = False  # and stays so if this read fails
+        if entries is None:
             entries = await self._inspect()
-            inspected_s = now_s
         if not entries and wait_s > 0:
+            # Served by the first append after the glance: nothing can be trimmed in between.
             streams = await self._server.call(
                 *("XREAD", "COUNT", asked, "BLOCK", max(1, int(wait_s * 1_000))),
                 *("STREAMS", self._keys.stream, _text(self._read_to)),
                 wait_s=wait_s,
             )
             entries = _entries(streams)
-        self._inspected_s = inspected_s
-        self._behind = len(entries) >= asked
-        return self._slice(entries)
+        self._certain = len(entries) < asked
+        return self._slice(entries, at_head=self._certain)
 
     async def close(self) -> None:
         """As of `LogReader`."""
         await self._server.close()
 
-    async def _inspect(self) -> list[Reply]:
-        """Read without waiting, and see in the same instant whether the log is still the same.
+    def _read_now(self) -> Command:
+        key, after = self._keys.stream, _text(self._read_to)
+        return ("XREAD", "COUNT", self._slice_records, "STREAMS", key, after)
 
-        Asked at the start, after an error, for every slice while behind, and once a second: a
-        reader that keeps up with the head cannot be trimmed past.
+    async def _glance(self) -> list[Reply] | None:
+        """Read without waiting; None: something may be wrong, look closer.
+
+        Trimming takes the oldest entries first. So if the stream holds more than what is unread,
+        an entry that has been read is among it, and nothing unread was trimmed.
         """
-        key = self._keys.stream
+        identity, held, streams = await self._server.call_together(
+            [("GET", self._keys.identity), ("XLEN", self._keys.stream), self._read_now()],
+            atomic=True,
+        )
+        _raise_first(self._server, [identity, held, streams])
+        entries = _entries(streams)
+        same = identity is not None and identity.decode() == self._identity
+        full = len(entries) >= self._slice_records
+        if not same or full or (self._read_to > _BEGINNING and held <= len(entries)):
+            return None
+        return entries
+
+    async def _inspect(self) -> list[Reply]:
+        """Read without waiting, and see in the same instant what has become of the log.
+
+        The server's answer holds its oldest and its newest entry in full: not for every read.
+        """
         while True:
             replies = await self._server.call_together(
                 [
                     *self._keys.identify(),
-                    ("XINFO", "STREAM", key),
-                    ("XREAD", "COUNT", self._slice_records, "STREAMS", key, _text(self._read_to)),
+                    ("XINFO", "STREAM", self._keys.stream),
+                    self._read_now(),
                 ],
                 atomic=True,
             )
@@ -167,7 +176,7 @@ class RedisReader:
             self._lost = True
         return True
 
-    def _slice(self, entries: list[Reply]) -> LogSlice:
+    def _slice(self, entries: list[Reply], *, at_head: bool) -> LogSlice:
         ids = [_entry_id(entry) for entry, _ in entries]
         records = [
             (fields[_FIELD], entry_id[0])
@@ -183,7 +192,7 @@ class RedisReader:
         return LogSlice(
             records=[record for record, _ in records],
             appended_unix_ms=[at for _, at in records],
-            at_head=not self._behind,
+            at_head=at_head,
             caught_up=head is not None and self._read_to >= head,
             trimmed=lost,
             foreign=len(ids) - len(records),
