@@ -1,17 +1,17 @@
 //! Worker slots: whose they are, in which life, what they hold in sum, and who is matchable now.
 //!
-//! A slot goes free → staged → live ⇄ suspended → dead → (sweep, grace period) → free. Changes of life
-//! are rare and made under one lock; a look-up reads a [`View`], an immutable picture of who is
-//! matchable, published whole at each change. So a replacement is one step for every reader, and a
-//! reader that took its picture before a slot was freed can never see the slot's next owner: the
-//! reader's pin holds the grace period back that the slot must wait for.
+//! A slot goes free → staged → live ⇄ suspended → dead → grace period → sweep → grace period → free.
+//! Changes of life are rare and made under one lock; a look-up reads a [`View`], an immutable picture
+//! of who is matchable, published whole at each change. So a replacement is one step for every reader.
+//! The first grace period keeps a dead slot's set whole for look-ups whose picture still has it alive;
+//! the second one keeps the slot from its next owner while a look-up may hold a set word that names it.
 //!
 //! `unsafe` here: the view behind an atomic pointer. Sound because the pointer always comes from
 //! `Arc::into_raw`, and the count that it owns is given up through the grace period. Checked by
 //! `tests/stress.rs` (replacement and reuse under readers).
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -75,8 +75,8 @@ struct Registry {
     /// Owner by slot, for every slot that was ever used.
     owners: Vec<WorkerKey>,
     taken: BTreeSet<(WorkerKey, u16)>,
-    /// Dead and in no pass of the sweep yet.
-    dead: Vec<u16>,
+    /// Retired and in no pass of the sweep yet, with the stamp of being hidden.
+    retired: VecDeque<(u64, u16)>,
     alive: Vec<u64>,
     order: Arc<Order>,
     order_is_stale: bool,
@@ -85,6 +85,7 @@ struct Registry {
 pub(crate) struct Roster {
     records: Box<[OnceLock<Box<[Record; RECORDS_PER_CHUNK]>>]>,
     used: AtomicUsize,
+    /// Slots whose memberships may be removed, one bit each.
     dead: Box<[AtomicU64]>,
     dead_count: AtomicUsize,
     view: AtomicPtr<View>,
@@ -113,7 +114,7 @@ impl Roster {
                 free: BinaryHeap::new(),
                 owners: Vec::new(),
                 taken: BTreeSet::new(),
-                dead: Vec::new(),
+                retired: VecDeque::new(),
                 alive: Vec::new(),
                 order,
                 order_is_stale: false,
@@ -170,8 +171,11 @@ impl Roster {
     pub fn retire(&self, id: SlotId, grace: &Grace) {
         let mut registry = self.registry.lock();
         let was_alive = self.phase(id) == Some(Phase::Live);
-        if self.enter(&mut registry, id, Phase::Dead) && was_alive {
-            self.show(&mut registry, grace);
+        if self.enter(&mut registry, id, Phase::Dead) {
+            if was_alive {
+                self.show(&mut registry, grace);
+            }
+            registry.retired.push_back((grace.stamp(), id.slot));
         }
     }
 
@@ -183,15 +187,30 @@ impl Roster {
         if shown || hidden {
             self.show(&mut registry, grace);
         }
+        if hidden {
+            registry.retired.push_back((grace.stamp(), old.slot));
+        }
     }
 
-    /// Hands all slots that died since the last call to a pass of the sweep.
-    pub fn take_dead(&self) -> Vec<u16> {
-        std::mem::take(&mut self.registry.lock().dead)
+    /// Hands a pass of the sweep all retired slots that no look-up can still take for alive. Before
+    /// that their memberships must stay: a look-up would see a set that was never anyone's.
+    pub fn take_dead(&self, grace: &Grace) -> Vec<u16> {
+        let mut registry = self.registry.lock();
+        let mut taken = Vec::new();
+        while let Some(&(stamp, slot)) = registry.retired.front() {
+            if !grace.passed(stamp) && !(grace.step() && grace.passed(stamp)) {
+                break;
+            }
+            registry.retired.pop_front();
+            self.dead[usize::from(slot / 64)].fetch_or(1 << (slot % 64), Ordering::Relaxed);
+            taken.push(slot);
+        }
+        self.dead_count.fetch_add(taken.len(), Ordering::Relaxed);
+        taken
     }
 
-    pub fn has_dead(&self) -> bool {
-        !self.registry.lock().dead.is_empty()
+    pub fn has_retired(&self) -> bool {
+        !self.registry.lock().retired.is_empty()
     }
 
     /// Gives swept slots back, their grace period over.
@@ -222,7 +241,7 @@ impl Roster {
         )
     }
 
-    /// Whether any dead slot may still have memberships.
+    /// Whether any slot's memberships are being removed.
     pub fn any_dead(&self) -> bool {
         self.dead_count.load(Ordering::Relaxed) > 0
     }
@@ -341,11 +360,6 @@ impl Roster {
             registry.alive[place] |= bit;
         } else {
             registry.alive[place] &= !bit;
-        }
-        if phase == Phase::Dead {
-            self.dead[place].fetch_or(bit, Ordering::Relaxed);
-            self.dead_count.fetch_add(1, Ordering::Relaxed);
-            registry.dead.push(id.slot);
         }
         true
     }

@@ -61,6 +61,12 @@ fn fitting_slots(held: usize) -> usize {
     held * 5 / 3 + 1
 }
 
+/// Slots of a shard's first table. Shards fill alike; starting from different sizes keeps their
+/// growths apart, so that neither the work nor the spare room of all of them peaks at once.
+fn first_slots(shared: &Shared, shard: usize) -> usize {
+    shared.initial_slots + shared.initial_slots * (shard % 6) / 16
+}
+
 impl ShardTable {
     pub fn is_unused(&self) -> bool {
         self.slots.is_none()
@@ -191,7 +197,7 @@ impl ShardTable {
         let Some(array) = &self.slots else { return };
         // Below half of what a new table would be filled to.
         let sparse = array.len() > fitting_slots(2 * self.held);
-        let initial = capacity_of_class(class_for(target.shared.initial_slots));
+        let initial = capacity_of_class(class_for(first_slots(target.shared, shard)));
         if self.held == 0 && self.keyed * 4 > array.len() || sparse && array.len() > initial {
             self.renew(target, shard);
         }
@@ -221,7 +227,7 @@ impl ShardTable {
                     .filter(|entry| !entry.set().is_empty())
                     .count()
             });
-            let class = class_for(fitting_slots(held + 1).max(shared.initial_slots));
+            let class = class_for(fitting_slots(held + 1).max(first_slots(shared, shard)));
             let array = Zeroed::new(capacity_of_class(class));
             shared
                 .counters

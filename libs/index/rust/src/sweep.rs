@@ -1,10 +1,11 @@
 //! Removal of dead workers' memberships, all of them in one pass, in bounded slices.
 //!
-//! A pass takes every slot that has died so far and goes through every table of every shard. A table
-//! that is published anew meanwhile was purged of all dead slots by that very copy, so the pass goes
-//! on behind it. When it has reached the end, no table has a membership of its slots, nor can one
-//! come: a store asks under the shard's lock whether its slot is alive. The slots then wait for a
-//! grace period, in which look-ups and stores that may still have seen them end, and are free.
+//! A pass takes every slot that has died so far, once no look-up can still take it for alive, and goes
+//! through every table of every shard. A table that is published anew meanwhile was purged of those
+//! slots by that very copy, so the pass goes on behind it. When it has reached the end, no table has a
+//! membership of its slots, nor can one come: a store asks under the shard's lock whether its slot is
+//! alive. The slots then wait for a grace period, in which look-ups that may still have seen them end,
+//! and are free.
 
 use std::collections::VecDeque;
 
@@ -111,13 +112,13 @@ impl Sweeper {
         done.more = limbo_waits
             || self.pass.is_some()
             || !self.waiting.is_empty()
-            || shared.roster.has_dead();
+            || shared.roster.has_retired();
         done
     }
 
     fn start_pass(&mut self, index: &Index) {
         if self.pass.is_none() {
-            let dead = index.shared.roster.take_dead();
+            let dead = index.shared.roster.take_dead(&index.shared.grace);
             if !dead.is_empty() {
                 self.pass = Some(Pass::over(dead));
             }

@@ -9,7 +9,8 @@
 //! The capacity rides in the entry's upper bits, so from the entry (8 bytes a shard, all of them
 //! fit the nearest cache) a reader goes straight to the slot: one miss a probe. The home slot is the
 //! hash's place on a scale of 0 to 1, so a capacity need not be a power of two, and a copy into another
-//! capacity walks both arrays in order. From home, probing is linear.
+//! capacity walks both arrays in order. Home is a cache line of four slots;
+//! it is filled from its first slot on, then the lines after it.
 //!
 //! Within a generation a slot's key is written once, before its word first leaves "vacant"; so a
 //! reader that loads the word (`Acquire`) and finds it not vacant reads the key that the word is for.
@@ -64,18 +65,30 @@ impl Slot {
     }
 }
 
-/// Capacities are 8 to 15 times a power of two: steps of an eighth, and a class fits 16 bits.
+/// Slots in a cache line, the unit of probing.
+pub(crate) const SLOTS_PER_LINE: usize = 4;
+
+/// Capacities are whole cache lines: any number up to 63, then 32 to 63 times a power of two, so that
+/// rounding up never adds more than 1/32. The class is such a number in 16 bits, ascending with it.
 pub(crate) fn capacity_of_class(class: u16) -> usize {
-    (8 + usize::from(class & 7)) << (class >> 3)
+    let class = usize::from(class);
+    let lines = if class < 64 {
+        class
+    } else {
+        (32 + class % 32) << (class / 32 - 1)
+    };
+    SLOTS_PER_LINE * lines
 }
 
-/// The smallest class with at least `slots` slots.
+/// The smallest class with at least `slots` slots, and no fewer than 8.
 pub(crate) fn class_for(slots: usize) -> u16 {
-    let slots = slots.max(8);
-    let exponent = slots.ilog2() - 3;
-    let step = slots.div_ceil(1 << exponent) - 8;
-    // A step of 8 carries over into the exponent: the next class, as it should be.
-    ((exponent as u16) << 3) + step as u16
+    let lines = slots.div_ceil(SLOTS_PER_LINE).max(2);
+    if lines < 64 {
+        return lines as u16;
+    }
+    let exponent = lines.ilog2() - 5;
+    // Rounding up to 64 carries over into the exponent: the next class, as it should be.
+    ((exponent as u16 + 1) << 5) + (lines.div_ceil(1 << exponent) - 32) as u16
 }
 
 /// The slots of one generation, borrowed for as long as a pin (or the shard's lock) holds them.
@@ -91,26 +104,29 @@ impl<'p> Slots<'p> {
         }
     }
 
-    /// Where the search for `scaled` (see [`Directory::place`]) starts.
+    /// The first slot of the cache line where the search for `scaled` (see [`Directory::place`])
+    /// starts.
     #[inline]
     pub fn home(self, scaled: u64) -> usize {
-        ((u128::from(scaled) * self.slots.len() as u128) >> 64) as usize
+        let lines = (self.slots.len() / SLOTS_PER_LINE) as u128;
+        ((u128::from(scaled) * lines) >> 64) as usize * SLOTS_PER_LINE
     }
 
     /// The slot that has the key, or else the vacant slot where its search ends.
     #[inline]
     pub fn locate(self, hash: u64, scaled: u64) -> (&'p Slot, Set<'p>) {
-        let mut at = self.home(scaled);
+        let mut home = self.home(scaled);
         // Ends: the writer keeps at least one slot vacant.
         loop {
-            let slot = &self.slots[at];
-            let set = slot.set();
-            if set.is_vacant() || slot.key() == hash {
-                return (slot, set);
+            for slot in &self.slots[home..home + SLOTS_PER_LINE] {
+                let set = slot.set();
+                if set.is_vacant() || slot.key() == hash {
+                    return (slot, set);
+                }
             }
-            at += 1;
-            if at == self.slots.len() {
-                at = 0;
+            home += SLOTS_PER_LINE;
+            if home == self.slots.len() {
+                home = 0;
             }
         }
     }
@@ -238,11 +254,11 @@ mod tests {
         fn a_class_is_the_smallest_that_has_room(slots in 0usize..1 << 40) {
             let class = class_for(slots);
             prop_assert!(capacity_of_class(class) >= slots);
-            prop_assert!(class == 0 || capacity_of_class(class - 1) < slots);
+            prop_assert!(class == 2 || capacity_of_class(class - 1) < slots);
         }
 
         #[test]
-        fn shard_and_home_are_in_range_for_any_hash(hash: u64, bits in 0u32..=16, class in 0u16..64) {
+        fn shard_and_home_are_in_range_for_any_hash(hash: u64, bits in 0u32..=16, class in 2u16..400) {
             let place = Directory::new(bits).place(hash);
             prop_assert!(place.shard < 1 << bits);
             let array = Zeroed::new(capacity_of_class(class));

@@ -8,7 +8,9 @@ pub struct IndexConfig {
     /// The table has `2^shard_bits` shards, each with a writer lock of its own and a growth of its
     /// own. Many small shards keep each growth short. At most 16.
     pub shard_bits: u32,
-    /// Table slots (16 bytes each) a shard gets when its first block arrives; never fewer than 8.
+    /// Table slots (16 bytes each) a shard gets when its first block arrives; never fewer than
+    /// 8. Shards start up to a third larger than this, each by another share, so that not all of them
+    /// reach their next growth together.
     pub initial_slots_per_shard: usize,
 }
 

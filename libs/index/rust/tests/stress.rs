@@ -1,0 +1,306 @@
+//! Readers against writers, seeded: what a look-up sees must have been possible at some moment.
+//!
+//! Several kinds of workers share the table, and each kind has a promise that readers can check without knowing
+//! how far the writers are:
+//!
+//! - *stable* workers hold their prompts throughout: always found, at full depth;
+//! - *growing and shrinking* ones hold a head of one prompt: found no deeper than it was ever stored;
+//! - *replaced* ones swap a full set for another full set: always found exactly once;
+//! - *passing* ones live, store prompts of their own lap, retire: never credited with another lap's;
+//! - *crowds* join and leave shared prompts, so that bitmaps spill, widen, shrink and are used again;
+//!   those among them who stay are always found.
+//!
+//! Tiny tables and two shards make every kind of event happen under the readers' eyes, and the
+//! test asserts that they did.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use kvatlas_hashing::sequence_step;
+use kvatlas_index::{FindOptions, Index, IndexConfig, Matches, Query, SlotId, Tier, WorkerKey};
+
+const SEED: u64 = 0x5eed_0001;
+const LAPS: u64 = 60;
+const READERS: u64 = 3;
+const BLOCKS: usize = 90;
+const CROWD: u64 = 80;
+
+const STABLE: u64 = 1_000;
+const GROWING: u64 = 2_000;
+const REPLACED: u64 = 3_000;
+const PASSING: u64 = 4_000;
+const CROWDED: u64 = 5_000;
+const TOGGLED: u64 = 6_000;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % below
+    }
+}
+
+/// The sequence hashes of the prompt that stands for `who`.
+fn prompt(who: u64) -> Vec<u64> {
+    let mut hashes = vec![who.wrapping_mul(0x2545_f491_4f6c_dd1d)];
+    for block in 1..BLOCKS as u64 {
+        hashes.push(sequence_step(hashes[hashes.len() - 1], who << 16 | block));
+    }
+    hashes
+}
+
+fn slot(index: &Index, worker_id: u64) -> SlotId {
+    index
+        .allocate(WorkerKey {
+            worker_id,
+            dp_rank: 0,
+        })
+        .unwrap()
+}
+
+fn live(index: &Index, worker_id: u64, hashes: &[u64]) -> SlotId {
+    let slot = slot(index, worker_id);
+    assert_eq!(index.store(slot, Tier::Device, hashes), hashes.len());
+    index.publish(slot);
+    slot
+}
+
+struct Reader<'a> {
+    index: &'a Index,
+    out: Matches,
+}
+
+impl Reader<'_> {
+    fn ask(&mut self, hashes: &[u64], exact: bool) -> Vec<(u64, usize)> {
+        let options = FindOptions { limit: 0, exact };
+        self.index
+            .find(Query::SequenceHashes(hashes), &options, &mut self.out);
+        let Matches {
+            workers, depths, ..
+        } = &self.out;
+        let found: Vec<_> = workers
+            .iter()
+            .zip(depths)
+            .map(|(w, &d)| (w.worker_id, d as usize))
+            .collect();
+        let in_order = |pair: &[(u64, usize)]| {
+            let ((a, deep), (b, shallow)) = (pair[0], pair[1]);
+            deep > shallow || deep == shallow && a < b
+        };
+        assert!(
+            found.windows(2).all(in_order),
+            "out of order, or twice: {found:?}"
+        );
+        found
+    }
+
+    /// One random question, and whether its answer was possible.
+    fn check(&mut self, random: &mut Random, lap: &AtomicU64, highest: &AtomicU64) {
+        let exact = random.next(2) == 0;
+        match random.next(7) {
+            0 => {
+                let who = STABLE + random.next(8);
+                assert_eq!(self.ask(&prompt(who), exact), vec![(who, BLOCKS)]);
+            }
+            1 => {
+                let found = self.ask(&prompt(GROWING), exact);
+                let ever = highest.load(Ordering::SeqCst) as usize;
+                let possible = |&(who, depth): &(u64, usize)| who == GROWING && depth <= ever;
+                assert!(
+                    found.len() <= 1 && found.iter().all(possible),
+                    "{found:?}, at most {ever}"
+                );
+            }
+            2 => assert_eq!(self.ask(&prompt(REPLACED), exact), vec![(REPLACED, BLOCKS)]),
+            3 => {
+                let now = lap.load(Ordering::SeqCst);
+                let lap = now.saturating_sub(2) + random.next(4);
+                for (who, _) in self.ask(&prompt(PASSING + lap), exact) {
+                    assert_eq!(
+                        who,
+                        PASSING + lap,
+                        "a slot was credited with an earlier owner's blocks"
+                    );
+                }
+            }
+            4 => {
+                let found = self.ask(&prompt(CROWDED), exact);
+                let stable = found.iter().filter(|&&(who, _)| who == CROWDED);
+                assert_eq!(stable.copied().collect::<Vec<_>>(), vec![(CROWDED, BLOCKS)]);
+                let member = |&(who, _): &(u64, usize)| (CROWDED..=CROWDED + CROWD).contains(&who);
+                assert!(found.iter().all(member), "{found:?}");
+            }
+            _ => assert!(
+                self.ask(&prompt(1 << 40 | random.next(1 << 20)), exact)
+                    .is_empty()
+            ),
+        }
+    }
+}
+
+/// Stores deeper and deeper heads and takes them away again, tail first.
+fn grow_and_shrink(index: &Index, highest: &AtomicU64) {
+    let hashes = prompt(GROWING);
+    let slot = live(index, GROWING, &[]);
+    for round in 0..LAPS as usize * 4 {
+        let depth = 1 + round * 7 % BLOCKS;
+        highest.fetch_max(depth as u64, Ordering::SeqCst);
+        index.store(slot, Tier::Device, &hashes[..depth]);
+        let tail: Vec<u64> = hashes[depth / 3..depth].iter().rev().copied().collect();
+        index.remove(slot, Tier::Device, &tail);
+    }
+}
+
+/// Loads whole new sets into fresh slots and swaps them in.
+fn replace_again_and_again(index: &Index, mut current: SlotId) {
+    let hashes = prompt(REPLACED);
+    for _ in 0..LAPS * 2 {
+        let next = slot(index, REPLACED);
+        index.store(next, Tier::Device, &hashes);
+        index.replace(current, next);
+        current = next;
+        let _ = index.sweep(700);
+    }
+}
+
+/// Workers that come, fill the table with prompts of their lap, and go; the sweep hands on their slots.
+fn pass_by(index: &Index, lap: &AtomicU64) {
+    for now in 0..LAPS {
+        lap.store(now, Ordering::SeqCst);
+        let passing = live(index, PASSING + now, &prompt(PASSING + now));
+        for filler in 0..6 {
+            index.store(passing, Tier::Host, &prompt(1 << 30 | now << 8 | filler));
+        }
+        index.suspend(passing);
+        index.publish(passing);
+        index.retire(passing);
+        // Until slots were given back, so that later laps use them again; readers decide when.
+        loop {
+            let done = index.sweep(1 << 12);
+            if done.freed > 0 || !done.more {
+                break;
+            }
+            thread::yield_now();
+        }
+    }
+}
+
+/// The crowd comes, each member after the one before it has joined: the bitmaps of the first few are
+/// there, one word wide, before the slots of the last need more.
+fn assemble(index: &Index) -> Vec<SlotId> {
+    let head = &prompt(CROWDED)[..3];
+    let join = |n| {
+        let member = live(index, CROWDED + n, &[]);
+        index.store(member, Tier::Device, head);
+        member
+    };
+    (1..=CROWD).map(join).collect()
+}
+
+/// It joins more of the prompt and leaves it, in a new order of depths each time.
+fn come_and_go(index: &Index, members: &[SlotId], random: &mut Random) {
+    let hashes = prompt(CROWDED);
+    let tail_first: Vec<u64> = hashes.iter().rev().copied().collect();
+    for _ in 0..LAPS / 6 {
+        for &member in members {
+            index.store(
+                member,
+                Tier::Device,
+                &hashes[..=random.next(BLOCKS as u64 - 1) as usize],
+            );
+        }
+        for &member in members {
+            index.remove(member, Tier::Device, &tail_first);
+        }
+    }
+}
+
+/// Three join the three who stay and leave again, so that short-lived bitmaps follow each other.
+fn toggle(index: &Index) {
+    let head = &prompt(TOGGLED)[..4];
+    let members: Vec<SlotId> = (3..6).map(|n| live(index, TOGGLED + n, &[])).collect();
+    for round in 0..200_000 {
+        if round > 2_000 && index.events().bitmap_reuses > 50 {
+            return;
+        }
+        for &member in &members {
+            index.store(member, Tier::Device, head);
+        }
+        for &member in &members {
+            index.remove(member, Tier::Device, head);
+        }
+    }
+}
+
+#[test]
+fn what_readers_see_was_possible() {
+    let index = Index::new(IndexConfig {
+        shard_bits: 1,
+        initial_slots_per_shard: 1,
+    });
+    let (lap, highest) = (AtomicU64::new(0), AtomicU64::new(0));
+    let asked = AtomicU64::new(0);
+    let writing = AtomicBool::new(true);
+    for who in STABLE..STABLE + 8 {
+        live(&index, who, &prompt(who));
+    }
+    live(&index, CROWDED, &prompt(CROWDED));
+    for n in 0..3 {
+        live(&index, TOGGLED + n, &prompt(TOGGLED)[..4]);
+    }
+    let replaced = live(&index, REPLACED, &prompt(REPLACED));
+
+    thread::scope(|scope| {
+        for reader in 0..READERS {
+            let (index, lap, highest, writing, asked) = (&index, &lap, &highest, &writing, &asked);
+            scope.spawn(move || {
+                let mut random = Random(SEED + reader);
+                let mut reader = Reader {
+                    index,
+                    out: Matches::default(),
+                };
+                while writing.load(Ordering::SeqCst) {
+                    reader.check(&mut random, lap, highest);
+                    asked.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let shared = &index;
+        let members = assemble(shared);
+        let writers = [
+            scope.spawn(|| grow_and_shrink(&index, &highest)),
+            scope.spawn(|| replace_again_and_again(&index, replaced)),
+            scope.spawn(|| pass_by(&index, &lap)),
+            scope.spawn(|| toggle(&index)),
+            scope.spawn(move || come_and_go(shared, &members, &mut Random(SEED))),
+        ];
+        let ended: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        // Readers are let go before a writer's panic is passed on, or they would never end.
+        writing.store(false, Ordering::SeqCst);
+        assert!(ended.iter().all(Result::is_ok), "a writer failed");
+    });
+
+    while index.sweep(1 << 14).more {}
+    assert_eq!(
+        index.memory_bytes().retired,
+        0,
+        "with no reader left, nothing is held back"
+    );
+    let events = index.events();
+    for (reached, what) in [
+        (asked.into_inner(), "look-ups"),
+        (events.growths + events.cleanups, "new generations"),
+        (events.shrinks, "shrinking"),
+        (events.spills, "spills"),
+        (events.unspills, "returns from a bitmap"),
+        (events.widenings, "widenings"),
+        (events.bitmap_reuses, "reuses of a bitmap"),
+        (events.slot_reuses, "reuses of a worker slot"),
+        (events.swept_memberships, "swept memberships"),
+    ] {
+        assert!(reached > 0, "the run never reached: {what} ({events:?})");
+    }
+}
