@@ -87,6 +87,7 @@ class RedisReader:
         self._read_to = _BEGINNING if position is None else _entry_id(position.entry.encode())
         self._head_at_start: EntryId | None = None
         self._certain = False  # that the log is the same and nothing unread has been trimmed
+        self._connections = 0
         self._lost = False
         self._slice_records = 64
 
@@ -133,7 +134,11 @@ class RedisReader:
         )
         _raise_first(self._server, [identity, held, streams])
         entries = _entries(streams)
-        same = identity is not None and identity.decode() == self._identity
+        same = (
+            self._connections == self._server.connections
+            and identity is not None
+            and identity.decode() == self._identity
+        )
         full = len(entries) >= self._slice_records
         if not same or full or (self._read_to > _BEGINNING and held <= len(entries)):
             return None
@@ -153,6 +158,7 @@ class RedisReader:
                 ],
                 atomic=True,
             )
+            self._connections = self._server.connections
             _raise_first(self._server, [replies[0], replies[1], replies[3]])
             first, last = _ends(self._server, replies[2])
             if self._goes_on(replies[1].decode(), first, last):

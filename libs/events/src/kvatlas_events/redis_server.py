@@ -41,6 +41,9 @@ class RedisServer:
 
     def __init__(self, url: str, *, answer_s: float = _ANSWER_S) -> None:
         self.name = _name_without_credentials(url)
+        self.connections = 0
+        """How many have been made: the library replaces a broken one in silence, but behind a new
+        one there may be a server that has been started again."""
         self._answer_s = answer_s
         try:
             # The library's own types are unknown in part.
@@ -51,6 +54,7 @@ class RedisServer:
                 socket_timeout=None,  # each call brings its own
                 socket_keepalive=True,
                 retry=Retry(NoBackoff(), 0),
+                redis_connect_func=self._connected,
             )
         except (ValueError, TypeError):
             # The library's text may quote a part of the URL that is a password.
@@ -85,6 +89,10 @@ class RedisServer:
     async def close(self) -> None:
         """Close all connections."""
         await self._client.aclose()
+
+    async def _connected(self, connection: redis.Connection) -> None:
+        await connection.on_connect()
+        self.connections += 1
 
     async def _guarded(self, answer: Any, wait_s: float) -> Reply:  # noqa: ANN401 - the library's
         try:
