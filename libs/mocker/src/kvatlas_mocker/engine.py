@@ -39,7 +39,11 @@ class Engine:
     """Owns the ranks and their sockets; `start` sets them going, `close` ends them."""
 
     def __init__(
-        self, settings: MockEngineSettings, tokenizer: Tokenizer, template: ChatTemplate
+        self,
+        settings: MockEngineSettings,
+        tasks: TaskSet,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
     ) -> None:
         self.settings = settings
         self.tokenizer = tokenizer
@@ -48,10 +52,11 @@ class Engine:
         self.epoch = _epoch_after(0)
         self.served = [Served(settings.model, None)]
         self.served += [Served(name, index) for index, name in enumerate(settings.lora, start=1)]
+        self._tasks = tasks
         self._context = zmq.asyncio.Context()
         self.ranks = [self._rank(index) for index in range(settings.dp_ranks)]
 
-    def start(self, tasks: TaskSet) -> None:
+    def start(self) -> None:
         """Bind the event sockets and run.
 
         Raises:
@@ -61,8 +66,7 @@ class Engine:
             streams = [rank.stream for rank in self.ranks]
             bind_streams(streams, events=self.settings.events, replay=self.settings.replay)
         for rank in self.ranks:
-            tasks.start(rank.run(), name=f"rank {rank.index}")
-            tasks.start(rank.stream.serve_replay(), name=f"replay of rank {rank.index}")
+            self._tasks.start(rank.run(), name=f"rank {rank.index}")
 
     def close(self) -> None:
         """Release the sockets."""
@@ -144,7 +148,11 @@ class Engine:
                 speedup=settings.speedup,
             ),
             stream=EventStream(
-                self._context, topic=settings.topic, dp_rank=index, faults=self.faults
+                self._context,
+                self._tasks,
+                topic=settings.topic,
+                dp_rank=index,
+                faults=self.faults,
             ),
         )
 

@@ -26,10 +26,11 @@ async def serve(settings: MockEngineSettings) -> None:
     """Serve until SIGTERM."""
     stop = StopSignal()
     tasks = TaskSet()
-    engine = Engine(settings, open_tokenizer(settings.tokenizer), open_template(settings.tokenizer))
+    tokenizer = open_tokenizer(settings.tokenizer)
+    engine = Engine(settings, tasks, tokenizer, open_template(settings.tokenizer))
     metrics = EngineMetrics(engine)
     try:
-        engine.start(tasks)
+        engine.start()
         server = await EngineServer.start(settings.listen, engine, metrics)
         try:
             admin = await AdminServer.start(settings.admin, metrics.registry, tuple)

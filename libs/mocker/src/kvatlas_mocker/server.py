@@ -58,7 +58,12 @@ class EngineServer:
         app.router.add_get("/debug/fault", pages.armed)
         app.router.add_post("/debug/fault", pages.fault)
         # Only with handler cancellation does a client that leaves free its blocks at once.
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=engine.settings.grace_s,
+        )
         await runner.setup()
         return cls(runner, await bind(runner, listen, what="listen"))
 

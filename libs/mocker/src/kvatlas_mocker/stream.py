@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import zmq
 import zmq.asyncio
 
-from kvatlas_chassis import FatalError
+from kvatlas_chassis import FatalError, TaskSet
 from kvatlas_mocker.events import CacheEvent, encode_payload, encode_seq
 from kvatlas_mocker.faults import Faults
 
@@ -40,21 +40,30 @@ class StreamAddress:
 class EventStream:
     """Publishes one rank's events; numbers them from 0.
 
-    Owns both sockets. `publish` never blocks; `serve_replay` runs until cancelled.
+    Owns both sockets, and the task that answers replay requests while they are bound. `publish`
+    never blocks.
     """
 
     def __init__(
-        self, context: zmq.asyncio.Context, *, topic: str, dp_rank: int, faults: Faults
+        self,
+        context: zmq.asyncio.Context,
+        tasks: TaskSet,
+        *,
+        topic: str,
+        dp_rank: int,
+        faults: Faults,
     ) -> None:
         self.seq = 0
         self.address = StreamAddress(None, None)
         self._context = context
+        self._tasks = tasks
         self._topic = topic.encode()
         self._dp_rank = dp_rank
         self._faults = faults
         self._kept: deque[tuple[int, bytes]] = deque(maxlen=KEPT_MESSAGES)
         self._pub: zmq.Socket[bytes] | None = None
         self._router: zmq.asyncio.Socket | None = None
+        self._replay: asyncio.Task[None] | None = None
 
     def bind(self, events: str, replay: str | None) -> None:
         """Listen; `address` then holds the endpoints that ports 0 and * became.
@@ -77,6 +86,9 @@ class EventStream:
             raise
         self._pub, self._router = pub, router
         self.address = StreamAddress(_endpoint(pub), _endpoint(router) if router else None)
+        if router is not None:
+            name = f"replay of rank {self._dp_rank}"
+            self._replay = self._tasks.start(self._serve_replay(router), name=name)
 
     def publish(self, unix_s: float, events: Sequence[CacheEvent]) -> None:
         """Send one message; keep it for replay."""
@@ -91,18 +103,6 @@ class EventStream:
         if self._faults.take("drop_events"):
             return
         self._pub.send_multipart((self._topic, encode_seq(seq), payload), zmq.NOBLOCK)
-
-    async def serve_replay(self) -> None:
-        """Answer replay requests, one after another."""
-        while self._router is not None:
-            router = self._router
-            try:
-                frames = await router.recv_multipart()
-            except zmq.ZMQError as error:
-                if router.closed:  # `restart` or `close` took the socket
-                    return
-                raise FatalError(f"the replay socket failed: {error.strerror}") from None
-            await self._answer(router, frames)
 
     async def restart(self) -> None:
         """Begin again at 0 on the same addresses, with nothing kept: an engine that came back.
@@ -127,11 +127,17 @@ class EventStream:
 
     def close(self) -> None:
         """Release both sockets."""
+        if self._replay is not None:
+            self._replay.cancel()
         if self._pub is not None:
             self._pub.close(linger=0)
         if self._router is not None:
             self._router.close(linger=0)
         self._pub = self._router = None
+
+    async def _serve_replay(self, router: zmq.asyncio.Socket) -> None:
+        while True:
+            await self._answer(router, await router.recv_multipart())
 
     async def _answer(self, router: zmq.asyncio.Socket, frames: list[bytes]) -> None:
         if len(frames) != 3 or frames[1] != b"" or len(frames[2]) != 8:  # noqa: PLR2004 - the request's shape
