@@ -1,4 +1,4 @@
-"""Speaks to an indexer where its client has no word for it: its status, and records pushed to it.
+"""Speaks to one indexer replica, below the client that would choose between them.
 
 The one place of the load tests that touches generated code.
 """
@@ -8,8 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import grpc.aio
+import numpy as np
+from numpy.typing import NDArray
 
 from kvatlas_wire.v1 import indexer_pb2, indexer_pb2_grpc
+
+_ANSWER_S = 5.0
 
 Worker = tuple[int, int]
 """`(worker_id, dp_rank)`."""
@@ -41,27 +45,45 @@ class Status:
     ready: bool
     workers: dict[Worker, WorkerStatus]
     memberships: int
-    counters: dict[str, int]
 
 
-async def get_status(address: str, *, timeout_s: float) -> Status:
-    """`GetStatus` of the indexer at `host:port`.
+class Replica:
+    """A connection to the indexer at `host:port`; an asynchronous context manager's inside.
 
-    Raises:
-        grpc.aio.AioRpcError: it did not answer.
+    Every call raises grpc.aio.AioRpcError if there is no answer.
     """
+
+    def __init__(self, address: str, channel: grpc.aio.Channel) -> None:
+        self.address = address
+        self._stub = indexer_pb2_grpc.IndexerStub(channel)
+
+    async def find_matches(self, sequence_hashes: NDArray[np.uint64]) -> dict[Worker, int]:
+        """Depth by worker, of all that hold any of it."""
+        answer = await self._stub.FindMatches(
+            indexer_pb2.FindMatchesRequest(sequence_hashes=sequence_hashes.tolist()),
+            timeout=_ANSWER_S,
+        )
+        workers = zip(answer.worker_ids, answer.dp_ranks, strict=True)
+        return dict(zip(workers, answer.depths, strict=True))
+
+    async def status(self) -> Status:
+        """What it holds of every worker."""
+        answer = await self._stub.GetStatus(indexer_pb2.GetStatusRequest(), timeout=_ANSWER_S)
+        return Status(
+            ready=answer.ready,
+            workers={
+                (status.info.worker.worker_id, status.info.worker.dp_rank): _worker(status)
+                for status in answer.workers
+            },
+            memberships=answer.memberships,
+        )
+
+
+@asynccontextmanager
+async def replica(address: str) -> AsyncGenerator[Replica]:
+    """A connection for as long as the context lasts; made at its first call."""
     async with grpc.aio.insecure_channel(address) as channel:
-        stub = indexer_pb2_grpc.IndexerStub(channel)
-        answer = await stub.GetStatus(indexer_pb2.GetStatusRequest(), timeout=timeout_s)
-    return Status(
-        ready=answer.ready,
-        workers={
-            (status.info.worker.worker_id, status.info.worker.dp_rank): _worker(status)
-            for status in answer.workers
-        },
-        memberships=answer.memberships,
-        counters=dict(answer.counters),
-    )
+        yield Replica(address, channel)
 
 
 Push = Callable[[Sequence[bytes]], Awaitable[None]]

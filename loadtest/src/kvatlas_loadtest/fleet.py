@@ -13,7 +13,7 @@ from pathlib import Path
 
 import aiohttp
 
-from kvatlas_loadtest.codec import get_status
+from kvatlas_loadtest.codec import replica
 from kvatlas_loadtest.prometheus import Sample, parse, total
 from kvatlas_loadtest.supervisor import Command, FleetError, Process, Supervisor, kvatlas
 from kvatlas_loadtest.valkey import valkey
@@ -127,6 +127,7 @@ def _engine(number: int, shape: FleetShape) -> Command:
         *("--listen", _ANY, "--events", f"tcp://{_ANY}", "--replay", f"tcp://{_ANY}"),
         *("--model", shape.model, "--block-size", str(shape.block_size)),
         *("--blocks", str(shape.blocks), "--speedup", f"{shape.engine_speedup:.6g}"),
+        *("--hash-seed", f"{shape.seed}-{number}"),
     )
 
 
@@ -148,7 +149,8 @@ async def _wait_until_whole(fleet: Fleet) -> None:
 async def _missing(fleet: Fleet) -> str:
     wanted = fleet.shape.engines
     for indexer in fleet.indexers:
-        status = await get_status(indexer.address(), timeout_s=5.0)
+        async with replica(indexer.address()) as connection:
+            status = await connection.status()
         live = sum(worker.state == "LIVE" for worker in status.workers.values())
         if not status.ready or live != wanted:
             return f"{indexer.name} matches {live} of {wanted} workers"

@@ -1,18 +1,33 @@
 """Whether the indexer replicas, which never speak to one another, say the same."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kvatlas_loadtest.codec import Status, Worker
 
-Matches = frozenset[tuple[Worker, int]]
-"""An answer: worker and depth."""
+_POLL_S = 0.2
 
-AskStatus = Callable[[str], Coroutine[Any, Any, Status]]
-AskMatches = Callable[[str, int], Coroutine[Any, Any, Matches]]
-"""The answer of a replica to the prompt of that number."""
+
+class Answers(Protocol):
+    """What is asked of a replica."""
+
+    @property
+    def address(self) -> str:
+        """To name it by."""
+        ...
+
+    async def find_matches(self, sequence_hashes: NDArray[np.uint64]) -> dict[Worker, int]:
+        """Depth by worker."""
+        ...
+
+    async def status(self) -> Status:
+        """What it holds of every worker."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +52,7 @@ class Agreement:
         """For the terminal."""
         if self.differences:
             return (
-                f"the {self.replicas} indexers differ in {len(self.differences)} places; first: "
+                f"the {self.replicas} indexers differ in {len(self.differences):,} places; first: "
                 + self.differences[0]
             )
         return (
@@ -47,62 +62,54 @@ class Agreement:
 
 
 async def compare(
-    replicas: Sequence[str],
-    prompts: int,
-    *,
-    ask_status: AskStatus,
-    ask_matches: AskMatches,
-    settle_s: float = 10.0,
+    replicas: Sequence[Answers], prompts: Sequence[NDArray[np.uint64]], *, settle_s: float = 10.0
 ) -> Agreement:
-    """Compare digests of every worker, and the answers to every prompt, on all replicas.
+    """Compare every worker's digests, and the answers to every prompt (its sequence hashes).
 
     Waits at most `settle_s` until all have applied the same events, since a replica may be a few
     milliseconds behind; after that a difference is a difference.
     """
-    statuses = await _settled(replicas, ask_status, settle_s=settle_s)
+    statuses = await _settled(replicas, settle_s=settle_s)
     differences = _status_differences(replicas, statuses)
+    first = replicas[0].address
     matched = 0
-    for prompt in range(prompts):
-        answers = await asyncio.gather(*(ask_matches(replica, prompt) for replica in replicas))
-        matched += sum(depth for _, depth in answers[0])
+    for number, prompt in enumerate(prompts):
+        answers = await asyncio.gather(*(replica.find_matches(prompt) for replica in replicas))
+        matched += sum(answers[0].values())
         differences += [
-            f"prompt {prompt}: {replicas[0]} says {sorted(answers[0])}, {replica} {sorted(other)}"
+            f"prompt {number}: {first} says {answers[0]}, {replica.address} {other}"
             for replica, other in zip(replicas[1:], answers[1:], strict=True)
             if other != answers[0]
         ]
     return Agreement(
         replicas=len(replicas),
         memberships=statuses[0].memberships,
-        prompts=prompts,
+        prompts=len(prompts),
         matched=matched,
         differences=tuple(differences),
     )
 
 
-async def _settled(
-    replicas: Sequence[str], ask_status: AskStatus, *, settle_s: float
-) -> list[Status]:
+async def _settled(replicas: Sequence[Answers], *, settle_s: float) -> list[Status]:
     """Statuses of all replicas once two readings are alike everywhere, or the last ones in time."""
     deadline = asyncio.get_running_loop().time() + settle_s
-    before: list[dict[Worker, int]] = []
+    before: dict[Worker, int] | None = None
     while True:
-        statuses = list(await asyncio.gather(*(ask_status(replica) for replica in replicas)))
+        statuses = list(await asyncio.gather(*(replica.status() for replica in replicas)))
         applied = [{w: s.last_event_id for w, s in status.workers.items()} for status in statuses]
         alike = all(positions == applied[0] for positions in applied)
-        if (alike and applied == before) or asyncio.get_running_loop().time() > deadline:
+        if (alike and applied[0] == before) or asyncio.get_running_loop().time() > deadline:
             return statuses
-        before = applied
-        await asyncio.sleep(0.2)
+        before = applied[0]
+        await asyncio.sleep(_POLL_S)
 
 
-def _status_differences(replicas: Sequence[str], statuses: Sequence[Status]) -> list[str]:
-    differences: list[str] = []
+def _status_differences(replicas: Sequence[Answers], statuses: Sequence[Status]) -> list[str]:
     first = statuses[0].workers
-    for replica, status in zip(replicas[1:], statuses[1:], strict=True):
-        for worker in sorted(first.keys() | status.workers.keys()):
-            ours, theirs = first.get(worker), status.workers.get(worker)
-            if ours != theirs:
-                differences.append(
-                    f"worker {worker[0]}/{worker[1]}: {replicas[0]} holds {ours}, {replica} {theirs}"
-                )
-    return differences
+    return [
+        f"worker {worker[0]}/{worker[1]}: {replicas[0].address} holds {first.get(worker)}, "
+        f"{replica.address} {status.workers.get(worker)}"
+        for replica, status in zip(replicas[1:], statuses[1:], strict=True)
+        for worker in sorted(first.keys() | status.workers.keys())
+        if first.get(worker) != status.workers.get(worker)
+    ]

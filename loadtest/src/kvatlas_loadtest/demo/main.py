@@ -95,8 +95,11 @@ def _report(console: Console, options: Options, plan: Plan, runs: Mapping[str, R
     summaries = {policy: run.summary for policy, run in runs.items()}
     console.print(results_table(plan, summaries))
     for policy, run in runs.items():
-        if run.agreement is not None:
-            console.print(f"{policy}: {run.agreement.sentence()}", highlight=False)
+        found = [*run.remarks, *([run.agreement.sentence()] if run.agreement else [])]
+        for sentence in found:
+            console.print(f"{policy}: {sentence}", markup=False, highlight=False)
+        for name in run.lost:
+            console.print(f"{policy}: {name} died", style="red", markup=False)
         if run.summary.first_error is not None:
             console.print(
                 f"{policy}: first error: {run.summary.first_error}", style="red", markup=False

@@ -4,6 +4,9 @@ import json
 import random
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvatlas_chassis import SettingsError
 from kvatlas_loadtest.arrivals import compress, smooth_arrivals, speedup_for
 from kvatlas_loadtest.cachemodel import (
@@ -26,20 +29,20 @@ OUTPUT_TOKENS_MEAN = 16
 """What the mean request is scaled down to, so that a laptop's cores measure routing, not JSON."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PlannedRequest:
     """One request, ready to send.
 
     Attributes:
         at_s: when, from the start of the run.
         body: the JSON of `POST /v1/completions`.
-        tokens: length of the prompt.
+        tokens: the prompt, uint32[n].
         blocks: its full blocks, as a cache sees them.
     """
 
     at_s: float
     body: bytes
-    tokens: int
+    tokens: NDArray[np.uint32]
     blocks: PromptBlocks
 
 
@@ -116,7 +119,7 @@ def make_plan(options: Options) -> Plan:
             PlannedRequest(
                 at_s=at_s,
                 body=json.dumps(body, separators=(",", ":")).encode(),
-                tokens=len(tokens),
+                tokens=tokens,
                 blocks=names.cut(tokens, output_tokens=output_tokens),
             )
         )

@@ -17,7 +17,7 @@ from kvatlas_loadtest.trace import TOKENS_PER_ID
 
 def print_plan(console: Console, plan: Plan, options: Options) -> None:
     """Say what is going to be played, and what was scaled to play it here."""
-    tokens = sum(request.tokens for request in plan.requests) / len(plan.requests)
+    tokens = sum(len(request.tokens) for request in plan.requests) / len(plan.requests)
     capacity = plan.capacity
     console.print(
         f"[bold]{len(plan.requests):,} requests[/] of {plan.trace.name}, {plan.speedup:.3g} times "
