@@ -1,6 +1,6 @@
 """The native extension of kvatlas. Every call that works longer than a few microseconds releases the GIL."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,7 +143,7 @@ class Channel:
     """One connection to one indexer, kept and made again in the background; thread-safe."""
 
     def __init__(self, address: str) -> None:
-        """`address`: host:port. Connects lazily; never raises for an unreachable host."""
+        """`address`: host:port, else ValueError. Connects lazily; an unreachable host is no error."""
     def find_matches(
         self,
         hashes: NDArray[np.uint64],
@@ -168,9 +168,25 @@ class Channel:
         limit: int,
         exact: bool,
         timeout_s: float,
-        done: Callable[
-            [tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint32]] | ChannelError], None
-        ],
+        inbox: Inbox,
+        ticket: int,
     ) -> None:
-        """Returns at once; `done` is called once, on a native thread."""
-    def close(self) -> None: ...
+        """Returns at once; the outcome comes into `inbox` with this `ticket`, exactly once."""
+    def close(self) -> None:
+        """Give up the connection; calls under way may finish, new ones are CANCELLED."""
+
+class Inbox:
+    """Outcomes that wait for an event loop; native threads never run Python."""
+
+    def __init__(self) -> None: ...
+    def fileno(self) -> int:
+        """Readable while outcomes wait."""
+    def take(
+        self,
+    ) -> list[
+        tuple[
+            int,
+            tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint32]] | ChannelError,
+        ]
+    ]:
+        """All outcomes that have come, in order, by ticket."""

@@ -1,0 +1,148 @@
+//! A channel to one server: blocking calls for threads, spawned ones for event loops.
+
+use std::future::Future;
+use std::process;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Uri;
+use http::uri::{PathAndQuery, Scheme};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tonic::Status;
+
+use crate::link::{Link, keep};
+use crate::message::{Matches, Query, decode, encode};
+use crate::{call, runtime};
+
+const PATH: &str = "/kvatlas.v1.Indexer/FindMatches";
+/// Longer than anyone waits; beyond it a timer would overflow.
+const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3_600);
+
+/// One server's `FindMatches`. Thread-safe; connects when first used.
+pub struct Channel {
+    address: String,
+    uri: Arc<Uri>,
+    state: Mutex<State>,
+}
+
+enum State {
+    Idle,
+    /// In the process of this id; a forked child makes a connection of its own.
+    Open(u32, Handle, watch::Receiver<Link>),
+    Closed,
+}
+
+impl Channel {
+    /// A channel to `host:port`, not yet connected.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT: no `host:port`.
+    pub fn new(address: &str) -> Result<Self, Status> {
+        let invalid = || Status::invalid_argument(format!("'{address}' is no host:port"));
+        let authority: http::uri::Authority = address.parse().map_err(|_| invalid())?;
+        if authority.port().is_none() || authority.host().is_empty() {
+            return Err(invalid());
+        }
+        let mut parts = http::uri::Parts::default();
+        parts.scheme = Some(Scheme::HTTP);
+        parts.authority = Some(authority);
+        parts.path_and_query = Some(PathAndQuery::from_static(PATH));
+        Ok(Self {
+            address: address.to_owned(),
+            uri: Arc::new(Uri::from_parts(parts).map_err(|_| invalid())?),
+            state: Mutex::new(State::Idle),
+        })
+    }
+
+    /// Asks, and blocks the thread for at most `limit`. Not to be called on an I/O thread.
+    ///
+    /// # Errors
+    /// The server's status; DEADLINE_EXCEEDED after `limit`; UNAVAILABLE without a connection;
+    /// CANCELLED when closed.
+    pub fn find_matches(&self, query: &Query<'_>, limit: Duration) -> Result<Matches, Status> {
+        let message = encode(query)?;
+        let (runtime, link) = self.open()?;
+        runtime.block_on(answer(link, Arc::clone(&self.uri), message, limit))
+    }
+
+    /// Asks, and hands the outcome to `done` on the I/O thread, which `done` must not hold up.
+    ///
+    /// # Errors
+    /// As [`Self::find_matches`], for what can be told at once; `done` is not called then.
+    pub fn find_matches_soon(
+        &self,
+        query: &Query<'_>,
+        limit: Duration,
+        done: impl FnOnce(Result<Matches, Status>) + Send + 'static,
+    ) -> Result<(), Status> {
+        let message = encode(query)?;
+        let (runtime, link) = self.open()?;
+        let call = answer(link, Arc::clone(&self.uri), message, limit);
+        runtime.spawn(async move { done(call.await) });
+        Ok(())
+    }
+
+    /// Gives up the connection. Calls under way may finish on it; new ones are CANCELLED.
+    pub fn close(&self) {
+        let mut state = self.lock();
+        let previous = std::mem::replace(&mut *state, State::Closed);
+        forget_if_foreign(previous);
+    }
+
+    fn open(&self) -> Result<(Handle, watch::Receiver<Link>), Status> {
+        let mut state = self.lock();
+        match &*state {
+            State::Closed => return Err(Status::cancelled("the channel is closed")),
+            State::Open(pid, runtime, link) if *pid == process::id() => {
+                return Ok((runtime.clone(), link.clone()));
+            }
+            State::Idle | State::Open(..) => (),
+        }
+        let runtime = runtime::handle()
+            .map_err(|error| Status::resource_exhausted(format!("no I/O thread: {error}")))?;
+        let (sender, link) = watch::channel(Link::Connecting);
+        runtime.spawn(keep(self.address.clone(), sender));
+        let opened = State::Open(process::id(), runtime.clone(), link.clone());
+        forget_if_foreign(std::mem::replace(&mut *state, opened));
+        Ok((runtime, link))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        // Every change is one assignment, so a panic elsewhere leaves nothing half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// A parent's connection, in a forked child, belongs to threads that are not here: never touch it.
+fn forget_if_foreign(state: State) {
+    if matches!(state, State::Open(pid, ..) if pid != process::id()) {
+        std::mem::forget(state);
+    }
+}
+
+fn answer(
+    link: watch::Receiver<Link>,
+    uri: Arc<Uri>,
+    message: Bytes,
+    limit: Duration,
+) -> impl Future<Output = Result<Matches, Status>> + Send {
+    let limit = limit.min(TIMEOUT_MAX);
+    async move {
+        match timeout(limit, call::unary(link, &uri, message, limit)).await {
+            Ok(body) => decode(&body?),
+            Err(_) => Err(Status::deadline_exceeded(format!(
+                "no answer within {:.1} ms",
+                limit.as_secs_f64() * 1e3
+            ))),
+        }
+    }
+}

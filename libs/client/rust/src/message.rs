@@ -1,0 +1,211 @@
+//! One message each way: `FindMatchesRequest` with gRPC's prefix, and `FindMatchesResponse`.
+//!
+//! ```text
+//! ┌───────────────┬───────────────────┬─────────────────────────────────────────────┐
+//! │ 0: not packed │ length, u32 BE    │ the scalar fields (prost) ‖ tag ‖ length ‖  │
+//! │               │                   │ the hashes as they lie in memory            │
+//! └───────────────┴───────────────────┴─────────────────────────────────────────────┘
+//! ```
+//!
+//! A packed `fixed64` field is the little-endian array itself, so thousands of hashes go out by one
+//! copy. Protobuf allows fields in any order; the hashes come last.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use kvatlas_wire::v1::{FindMatchesRequest, FindMatchesResponse};
+use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
+use tonic::Status;
+
+/// gRPC's compression flag and message length.
+const PREFIX_BYTES: usize = 5;
+/// An answer beyond this is no answer of an indexer: a million workers fit.
+pub const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+const CHUNK_HASHES_TAG: u32 = 4;
+const SEQUENCE_HASHES_TAG: u32 = 5;
+
+/// A question, as `FindMatchesRequest` documents it.
+#[derive(Clone, Copy, Debug)]
+pub struct Query<'a> {
+    /// "": not checked.
+    pub model: &'a str,
+    /// 0: not checked.
+    pub block_size: u32,
+    /// "": not checked.
+    pub hash_contract: &'a str,
+    /// Of the prompt's full blocks, head first.
+    pub hashes: &'a [u64],
+    /// Whether `hashes` are chunk hashes; else they are sequence hashes.
+    pub chunks: bool,
+    /// At most so many workers; 0: all.
+    pub limit: u32,
+    /// Verify every depth.
+    pub exact: bool,
+}
+
+/// An answer: parallel columns, deepest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Matches {
+    /// Workers.
+    pub worker_ids: Vec<u64>,
+    /// Their data-parallel ranks.
+    pub dp_ranks: Vec<u32>,
+    /// How many leading blocks each holds.
+    pub depths: Vec<u32>,
+}
+
+/// The query as one gRPC message, or INVALID_ARGUMENT if it is longer than gRPC allows.
+pub fn encode(query: &Query<'_>) -> Result<Bytes, Status> {
+    let scalars = FindMatchesRequest {
+        model: query.model.to_owned(),
+        block_size: query.block_size,
+        hash_contract: query.hash_contract.to_owned(),
+        limit: query.limit,
+        exact: query.exact,
+        ..FindMatchesRequest::default()
+    };
+    let tag = if query.chunks {
+        CHUNK_HASHES_TAG
+    } else {
+        SEQUENCE_HASHES_TAG
+    };
+    let packed = size_of_val(query.hashes);
+    let head = key_len(tag) + encoded_len_varint(packed as u64);
+    let body = scalars.encoded_len() + if packed == 0 { 0 } else { head + packed };
+    let length = u32::try_from(body)
+        .map_err(|_| Status::invalid_argument("the prompt has too many blocks for one query"))?;
+    let mut message = BytesMut::with_capacity(PREFIX_BYTES + body);
+    message.put_u8(0);
+    message.put_u32(length);
+    // A BytesMut grows, so that encoding into it cannot run out of space.
+    scalars.encode_raw(&mut message);
+    if packed != 0 {
+        encode_key(tag, WireType::LengthDelimited, &mut message);
+        encode_varint(packed as u64, &mut message);
+        put_le(query.hashes, &mut message);
+    }
+    Ok(message.freeze())
+}
+
+/// The answer out of the body of a gRPC response.
+pub fn decode(body: &[u8]) -> Result<Matches, Status> {
+    let (prefix, message) = body
+        .split_first_chunk::<PREFIX_BYTES>()
+        .ok_or_else(|| Status::internal("the server's answer holds no message"))?;
+    let [packed, length @ ..] = *prefix;
+    if packed != 0 {
+        return Err(Status::internal("the server's answer is compressed"));
+    }
+    if u32::from_be_bytes(length) as usize != message.len() {
+        return Err(Status::internal("the server's answer is cut or too long"));
+    }
+    let response = FindMatchesResponse::decode(message)
+        .map_err(|error| Status::internal(format!("malformed answer: {error}")))?;
+    let workers = response.worker_ids.len();
+    if response.dp_ranks.len() != workers || response.depths.len() != workers {
+        return Err(Status::internal("the answer's columns differ in length"));
+    }
+    Ok(Matches {
+        worker_ids: response.worker_ids,
+        dp_ranks: response.dp_ranks,
+        depths: response.depths,
+    })
+}
+
+fn put_le(hashes: &[u64], message: &mut BytesMut) {
+    // One reservation for all keeps this loop free of checks: it compiles to a copy.
+    message.reserve(size_of_val(hashes));
+    for chunk in hashes.chunks(64) {
+        let mut bytes = [0; 512];
+        for (slot, hash) in bytes.chunks_exact_mut(8).zip(chunk) {
+            slot.copy_from_slice(&hash.to_le_bytes());
+        }
+        message.put_slice(&bytes[..size_of_val(chunk)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn query(hashes: &[u64], chunks: bool) -> Query<'_> {
+        Query {
+            model: "m",
+            block_size: 16,
+            hash_contract: "c",
+            hashes,
+            chunks,
+            limit: 3,
+            exact: true,
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_decodes_as_the_generated_message() {
+        let many: Vec<u64> = (0..1_000).map(|i| u64::MAX - i * i).collect();
+        for hashes in [&many[..], &many[..64], &many[..1], &[]] {
+            for chunks in [true, false] {
+                let message = encode(&query(hashes, chunks)).unwrap();
+                assert_eq!(message[0], 0);
+                assert_eq!(message[1..5], (message.len() as u32 - 5).to_be_bytes());
+                let (held, none) = (hashes.to_vec(), Vec::new());
+                let (chunk_hashes, sequence_hashes) =
+                    if chunks { (held, none) } else { (none, held) };
+                let expected = FindMatchesRequest {
+                    model: "m".into(),
+                    block_size: 16,
+                    hash_contract: "c".into(),
+                    chunk_hashes,
+                    sequence_hashes,
+                    limit: 3,
+                    exact: true,
+                };
+                assert_eq!(FindMatchesRequest::decode(&message[5..]), Ok(expected));
+            }
+        }
+    }
+
+    fn framed(response: &FindMatchesResponse) -> Vec<u8> {
+        let body = response.encode_to_vec();
+        let mut framed = vec![0];
+        framed.extend_from_slice(&(body.len() as u32).to_be_bytes());
+        framed.extend_from_slice(&body);
+        framed
+    }
+
+    #[test]
+    fn answers_decode() {
+        let response = FindMatchesResponse {
+            worker_ids: vec![u64::MAX, 0],
+            dp_ranks: vec![0, 7],
+            depths: vec![9, 1],
+        };
+        let matches = decode(&framed(&response)).unwrap();
+        assert_eq!(matches.worker_ids, response.worker_ids);
+        assert_eq!(matches.dp_ranks, response.dp_ranks);
+        assert_eq!(matches.depths, response.depths);
+        let none = decode(&framed(&FindMatchesResponse::default())).unwrap();
+        assert_eq!(none, Matches::default());
+    }
+
+    #[test]
+    fn what_is_no_answer_is_refused() {
+        let response = FindMatchesResponse {
+            worker_ids: vec![1],
+            dp_ranks: vec![1],
+            depths: vec![1],
+        };
+        let good = framed(&response);
+        for length in 0..good.len() {
+            assert!(decode(&good[..length]).is_err(), "cut to {length}");
+        }
+        let mut compressed = good.clone();
+        compressed[0] = 1;
+        assert!(decode(&compressed).is_err());
+        let uneven = FindMatchesResponse {
+            depths: vec![],
+            ..response
+        };
+        assert!(decode(&framed(&uneven)).is_err());
+    }
+}
