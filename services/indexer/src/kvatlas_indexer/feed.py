@@ -1,0 +1,117 @@
+"""One event log, read for as long as the service runs, into the cell.
+
+A log that does not answer is tried again for ever, with growing pauses, and says why on /readyz;
+the cell is told, so that leases stand still meanwhile.
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from kvatlas_events import LogReader, LogSlice, LogUnavailable
+from kvatlas_events.backoff import Backoff
+from kvatlas_native import Cell
+
+_READ_WAIT_S = 0.5
+
+log = logging.getLogger(__name__)
+
+
+class Feed(Protocol):
+    """Where records come from, as readiness and leases see it."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Records that exist would arrive."""
+        ...
+
+    @property
+    def obstacle(self) -> str | None:
+        """What keeps this source from having been read to its head; None: it has been."""
+        ...
+
+
+@dataclass(frozen=True)
+class PushedFeed:
+    """Direct gRPC: publishers push into the cell's own server, so there is no head to reach."""
+
+    is_alive: bool = True
+    obstacle: str | None = None
+
+
+class LogFeed:
+    """Reads one log into the cell. `run` is its one task; the rest may be read at any time."""
+
+    def __init__(self, cell: Cell, reader: LogReader, transport: str, backoff: Backoff) -> None:
+        self.transport = transport
+        self._cell = cell
+        self._reader = reader
+        self._backoff = backoff
+        self._records = 0
+        self._failure: str | None = "not read yet"
+        self._caught_up = False
+
+    @property
+    def is_alive(self) -> bool:
+        """The last read answered."""
+        return self._failure is None
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why the log has not been read to the head it had at the start."""
+        if self._caught_up:
+            return None
+        return f"log {self._reader.name}: {self._failure or 'reading towards its head'}"
+
+    async def run(self) -> None:
+        """Read for ever; a cancellation loses nothing that a later run of the process needs."""
+        while True:
+            try:
+                part = await self._reader.read(_READ_WAIT_S)
+            except LogUnavailable as error:
+                await self._wait_for_log(str(error))
+            else:
+                await self._take(part)
+
+    async def _wait_for_log(self, failure: str) -> None:
+        if failure != self._failure:
+            log.warning("%s", failure)
+        self._failure = failure
+        self._report(lag_ms=0)
+        await asyncio.sleep(self._backoff.next_s())
+
+    async def _take(self, part: LogSlice) -> None:
+        if self._failure is not None:
+            log.info("reading the log %s", self._reader.name)
+        self._failure = None
+        self._backoff.reset()
+        if part.trimmed:
+            log.warning("log %s: records are gone before they were read", self._reader.name)
+        now_ms = time.time_ns() // 1_000_000
+        if part.records:
+            applied = await asyncio.to_thread(
+                self._cell.apply,
+                part.records,
+                transport=self.transport,
+                appended_unix_ms=part.appended_unix_ms,
+                now_unix_ms=now_ms,
+            )
+            if applied.first_rejection is not None:
+                log.warning(
+                    "log %s: %d of %d records refused; the first: %s",
+                    self._reader.name,
+                    applied.rejected,
+                    len(part.records),
+                    applied.first_rejection,
+                )
+        self._records += len(part.records) + part.foreign
+        behind = part.records and not part.at_head
+        self._report(lag_ms=max(0, now_ms - part.appended_unix_ms[-1]) if behind else 0)
+        self._caught_up |= part.caught_up
+
+    def _report(self, lag_ms: int) -> None:
+        self._cell.set_log_status(
+            self.transport, alive=self.is_alive, records=self._records, lag_ms=lag_ms
+        )

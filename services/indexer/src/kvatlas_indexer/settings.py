@@ -1,0 +1,59 @@
+"""What an indexer can be told, and what it checks before it starts."""
+
+from pydantic import Field, field_validator
+
+from kvatlas_chassis import HostPort, ServiceSettings
+from kvatlas_events import open_reader
+
+
+class IndexerSettings(ServiceSettings):
+    """Settings of `kvatlas indexer`."""
+
+    listen: HostPort = Field(
+        default=HostPort("127.0.0.1", 7400), description="where the gRPC API listens"
+    )
+    log: tuple[str, ...] = Field(
+        default=("grpc:",),
+        min_length=1,
+        description="event log to read: grpc: (publishers push to this indexer), redis://H:P, "
+        "rediss://H:P; several at once feed one index",
+    )
+    model: str = Field(min_length=1, description="the one model of the cell")
+    block_size: int = Field(gt=0, lt=2**32, description="tokens per block, equal in the whole cell")
+    cell: str = Field(default="default", min_length=1, description="the cell's name")
+    replica_id: str = Field(
+        default="", description="this replica's name in its status; default: host and process"
+    )
+    snapshot_dir: str | None = Field(default=None, description="not in this build")
+    threads: int = Field(default=1, gt=0, le=256, description="threads that answer gRPC calls")
+    lease_ms: int = Field(
+        default=10_000, gt=0, description="how long a silent worker is still matched"
+    )
+    hold_back_batches_max: int = Field(
+        default=256, gt=0, description="batches a worker may have waiting behind a missing one"
+    )
+    hold_back_ms: int = Field(
+        default=2_000, gt=0, description="how long a gap may stay open before recovery"
+    )
+    recover_ms: int = Field(
+        default=30_000, gt=0, description="wait for a worker's snapshot before its set is emptied"
+    )
+    memory_bytes_max: int = Field(
+        default=8 << 30, gt=0, description="of the index; past it the largest worker is emptied"
+    )
+
+    @field_validator("log")
+    @classmethod
+    def _logs_can_be_read(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            open_reader(url, cell="check")  # connects nothing; a ValueError says what is wrong
+        if len(set(urls)) < len(urls):
+            raise ValueError("a log is named twice")
+        return urls
+
+    @field_validator("snapshot_dir")
+    @classmethod
+    def _no_snapshots_yet(cls, directory: str | None) -> str | None:
+        if directory is not None:
+            raise ValueError("snapshots on disk are not in this build; leave the setting out")
+        return directory
