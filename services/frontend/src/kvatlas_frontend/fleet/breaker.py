@@ -1,7 +1,7 @@
 """The circuit breaker: an engine that cannot be reached is left alone for a while.
 
 Failures in a row take a worker out for a time that doubles up to a bound; any answer brings it
-back at once. Pure: time comes in as an argument.
+back at once.
 """
 
 from typing import Final
@@ -24,13 +24,13 @@ class Breaker:
         """Whether the last thing heard was a failure."""
         return self._failures > 0
 
-    def failed(self, now_s: float) -> float:
-        """Count a failure; returns when the worker may be tried again (`now_s`: at once)."""
+    def failed(self) -> float:
+        """Count a failure; returns for how long to leave the worker alone, in seconds."""
         self._failures += 1
         trips = self._failures - FAILURES_TO_TRIP
         if trips < 0:
-            return now_s
-        return now_s + min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(trips, 16))
+            return 0.0
+        return min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(trips, 16))
 
     def answered(self) -> bool:
         """Forget the failures; whether there were any."""

@@ -84,7 +84,8 @@ class Fleet:
     def failed(self, member: Member, now_s: float) -> None:
         """The worker's engine could not be reached."""
         if self._is_current(member):
-            self.columns.out_until_s[member.row] = member.breaker.failed(now_s)
+            pause_s = member.breaker.failed()
+            self.columns.out_until_s[member.row] = now_s + pause_s if pause_s else 0.0
 
     def answered(self, member: Member) -> None:
         """The worker's engine was reached."""
