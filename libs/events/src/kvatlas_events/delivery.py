@@ -109,6 +109,7 @@ class Delivery:
         )
         self._wake = asyncio.Event()
         self._full = asyncio.Event()
+        self._ended = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
 
@@ -150,26 +151,34 @@ class Delivery:
             RecordsRejected: if nobody else was to be told.
         """
         self._task = asyncio.current_task()
-        while await self._work():
-            if not await self._answers():
-                continue
-            if self._outbox.awaits_snapshot:
-                # No await between these two: the snapshot is of the moment it is queued.
-                self._outbox.push_snapshot(self._snapshot())
-                self.counts.snapshots += 1
-            await self._append()
+        try:
+            while await self._work():
+                if not await self._answers():
+                    continue
+                if self._outbox.awaits_snapshot:
+                    # No await between these two: the snapshot is of the moment it is queued.
+                    self._outbox.push_snapshot(self._snapshot())
+                    self.counts.snapshots += 1
+                await self._append()
+        finally:
+            self._task = None
+            self._ended.set()
 
     async def close(self, drain_s: float) -> bool:
         """Deliver what is queued for at most `drain_s` seconds, then end `run`.
 
         True: everything was acknowledged, what was due as a snapshot too. Push nothing after it.
+        `run` must have been started as a task, though it need not have begun.
         """
         self._closing = True
         self._notify()
-        if self._task is not None:
-            await asyncio.wait([self._task], timeout=drain_s)
-            if self._task.cancel():
-                await asyncio.wait([self._task])
+        try:
+            async with asyncio.timeout(drain_s):
+                await self._ended.wait()
+        except TimeoutError:
+            if self._task is not None:
+                self._task.cancel()
+                await self._ended.wait()
         return not self._has_work()
 
     def _has_work(self) -> bool:

@@ -30,6 +30,10 @@ Reply = Any
 _CONNECT_S = 5.0
 _ANSWER_S = 10.0
 _PORT = 6379
+_TLS_OPTIONS = (
+    *("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"),
+    *("ssl_cert_reqs", "ssl_check_hostname"),
+)
 
 
 class RedisServer:
@@ -56,7 +60,8 @@ class RedisServer:
                 retry=Retry(NoBackoff(), 0),
                 redis_connect_func=self._connected,
             )
-        except (ValueError, TypeError):
+            self._client.connection_pool.make_connection()  # checks the rest of the URL
+        except (ValueError, TypeError, RedisError):
             # The library's text may quote a part of the URL that is a password.
             raise ValueError(f"{self.name}: a part of this URL cannot be used") from None
 
@@ -116,8 +121,12 @@ def _name_without_credentials(url: str) -> str:
         ) from None
     if not host:
         raise ValueError(f"{parts.scheme}:// without a host; write {parts.scheme}://HOST:PORT")
-    if wrong := sorted(option for option in options if not option.startswith("ssl_")):
-        raise ValueError(f"{parts.scheme}://{host}: unknown option {wrong[0]}; there is ssl_… only")
+    known = _TLS_OPTIONS if parts.scheme == "rediss" else ()
+    if wrong := sorted(set(options).difference(known)):
+        raise ValueError(
+            f"{parts.scheme}://{host}: unknown option {wrong[0]}; "
+            f"{', '.join(_TLS_OPTIONS)} are options of rediss://"
+        )
     if ":" in host:
         host = f"[{host}]"
     database = parts.path if parts.path.strip("/").isdecimal() else ""

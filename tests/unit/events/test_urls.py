@@ -1,0 +1,62 @@
+"""Log URLs: what they open, and what is said of those that cannot be used."""
+
+import pytest
+
+from kvatlas_events import open_reader, open_writers
+
+
+def test_every_replica_of_a_direct_transport_is_a_writer_of_its_own() -> None:
+    writers = open_writers("grpc://a:1,b:2,[::1]:3", cell="c")
+    assert [writer.name for writer in writers] == ["grpc://a:1", "grpc://b:2", "grpc://[::1]:3"]
+
+
+def test_an_indexer_reads_no_log_of_a_direct_transport() -> None:
+    assert open_reader("grpc:", cell="c") is None
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("redis://h", "redis://h:6379"),
+        ("redis://user:secret@h:7/3", "redis://h:7/3"),
+        ("rediss://:secret@[::1]:7?ssl_cert_reqs=none", "rediss://[::1]:7"),
+    ],
+)
+def test_a_name_is_an_address_without_credentials(url: str, name: str) -> None:
+    (writer,) = open_writers(url, cell="c")
+    reader = open_reader(url, cell="c")
+    assert reader is not None
+    assert writer.name == reader.name == name
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("", "has a scheme"),
+        ("127.0.0.1:6379", "127.0.0.1: is no log"),
+        ("http://h:1", "http: is no log"),
+        ("memory:", "inside one process"),
+        ("kafka://h:1", "kafka: is not in this build"),
+        ("grpc://", "'' is no HOST:PORT"),
+        ("grpc://h", "'h' is no HOST:PORT"),
+        ("grpc://h:1,", "'' is no HOST:PORT"),
+        ("grpc://h:1/path,i:2", "'h:1/path' is no HOST:PORT"),
+        ("grpc://h:1,h:1", "names an indexer twice"),
+        ("redis://", "without a host"),
+        ("redis://h:port", "cannot be told apart"),
+        ("redis://:sec/ret@h:1", "cannot be told apart"),
+        ("redis://:secret@h:1?ssl_cert_reqs=none", "options of rediss://"),
+        ("redis://:secret@h:1?decode_responses=true", "unknown option decode_responses"),
+        ("rediss://:secret@h:1?ssl_cert_reqs=secret", "cannot be used"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line_without_a_password(url: str, why: str) -> None:
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
+        open_writers(url, cell="c")
+    assert why in str(error.value)
+    assert "sec" not in str(error.value).replace("ssl_", "")
+
+
+def test_a_url_to_push_to_names_somebody() -> None:
+    with pytest.raises(ValueError, match="names no indexer"):
+        open_writers("grpc:", cell="c")
