@@ -22,6 +22,17 @@ from kvatlas_chassis import FatalError
 MULTIMODAL_MARK: Final = "\uf8f0kvatlas-item\uf8f0"  # private-use characters: in no prompt
 _MESSAGE_FIELDS_AS_WRITTEN: Final = frozenset(("role", "name", "tool_call_id", "reasoning_content"))
 
+# What rendering can raise besides a template's own refusal: it computes with what a client sent.
+_RENDER_ERRORS: Final = (
+    TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
 
 class RenderError(Exception):
     """The template refuses this conversation; the engine will say so to the client."""
@@ -80,14 +91,7 @@ class ChatTemplate:
         }
         try:
             text = self._template.render(values)
-        except (
-            TemplateError,
-            TypeError,
-            ValueError,
-            KeyError,
-            AttributeError,
-            OverflowError,
-        ) as error:
+        except _RENDER_ERRORS as error:
             raise RenderError(str(error)) from None
         if whole:
             return text, True
