@@ -139,36 +139,33 @@ async def test_what_is_shared_is_cached_apart_by_adapter_and_salt(
     assert [await cached(**kind) for kind in kinds] == [32, 32, 32]
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status", "says"),
-    [
-        ("completions", {"model": "other", "prompt": "a"}, 404, "`other` does not exist"),
-        ("completions", {"prompt": [1] * 2000}, 400, "maximum context length is 1024 tokens"),
-        ("completions", {"prompt": "a", "max_tokens": 1024}, 400, "maximum context length"),
-        ("completions", {"prompt": "a", "max_tokens": 0}, 400, "max_tokens must be at least 1"),
-        ("completions", {"prompt": []}, 400, "cannot be empty"),
-        ("completions", {}, 400, "a prompt is needed"),
-        ("completions", {"prompt": [[1], [2]]}, 400, "several prompts"),
-        ("completions", {"prompt": [1, -1]}, 400, "out of vocabulary"),
-        ("completions", {"prompt": ["a", 1]}, 400, "several prompts"),
-        ("completions", {"prompt": "a", "n": 2}, 400, "n > 1"),
-        ("chat/completions", {"messages": "hi"}, 400, "messages"),
-        ("chat/completions", {"messages": [{"content": "hi"}]}, 400, "role"),
-    ],
-)
+BAD_REQUESTS: list[tuple[str, object, int, str]] = [
+    ("completions", {"model": "other", "prompt": "a"}, 404, "`other` does not exist"),
+    ("completions", {"prompt": [1] * 2000}, 400, "maximum context length is 1024 tokens"),
+    ("completions", {"prompt": "a", "max_tokens": 1024}, 400, "maximum context length"),
+    ("completions", {"prompt": "a", "max_tokens": 0}, 400, "max_tokens must be at least 1"),
+    ("completions", {"prompt": []}, 400, "cannot be empty"),
+    ("completions", {}, 400, "a prompt is needed"),
+    ("completions", {"prompt": [[1], [2]]}, 400, "several prompts"),
+    ("completions", {"prompt": ["a", "b"]}, 400, "several prompts"),
+    ("completions", {"prompt": [1, -1]}, 400, "out of vocabulary"),
+    ("completions", {"prompt": [1, 2**32]}, 400, "out of vocabulary"),
+    ("completions", {"prompt": [1, "a"]}, 400, "prompt: "),
+    ("completions", {"prompt": "a", "n": 2}, 400, "n > 1"),
+    ("completions", ["a"], 400, "cannot be read"),
+    ("chat/completions", {"messages": "hi"}, 400, "messages"),
+    ("chat/completions", {"messages": [{"content": "hi"}]}, 400, "role"),
+]
+
+
 async def test_a_bad_request_gets_an_error_object(
-    http: aiohttp.ClientSession,
-    engine: EngineProcess,
-    *,
-    path: str,
-    body: object,
-    status: int,
-    says: str,
+    http: aiohttp.ClientSession, engine: EngineProcess
 ) -> None:
-    got, answer, _ = await post(http, f"{engine.url}/v1/{path}", body)
-    assert got == status
-    assert answer["error"]["code"] == status
-    assert says in answer["error"]["message"]
+    for path, body, status, says in BAD_REQUESTS:
+        got, answer, _ = await post(http, f"{engine.url}/v1/{path}", body)
+        assert (got, answer["error"]["code"]) == (status, status)
+        assert says in answer["error"]["message"]
+    assert (await metrics(http, engine))[labelled("vllm:num_requests_running")] == 0
 
 
 async def test_a_rank_is_honoured_and_must_exist(
@@ -264,17 +261,14 @@ async def test_it_ends_on_sigterm_with_status_0(http: aiohttp.ClientSession) -> 
             await hung
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--blocks", "4", "--max-model-len", "65"),
-        ("--events", "udp://127.0.0.1:1"),
-        ("--model", "m", "--lora", "m"),
-        ("--tokenizer", "/nowhere/tokenizer.json"),
-        ("--speedup", "0"),
-    ],
-)
-async def test_impossible_settings_end_it_with_status_2(flags: tuple[str, ...]) -> None:
+async def test_impossible_settings_end_it_with_status_2() -> None:
     with pytest.raises(RuntimeError, match="status 2"):
-        async with running_engine(*flags):
+        async with running_engine("--blocks", "4", "--max-model-len", "65"):
             pass
+
+
+async def test_a_port_in_use_ends_it_with_status_1(engine: EngineProcess) -> None:
+    for flag, address in (("--listen", engine.ready["listen"]), ("--events", engine.events)):
+        with pytest.raises(RuntimeError, match="status 1"):
+            async with running_engine(flag, address):
+                pass

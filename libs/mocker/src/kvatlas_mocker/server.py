@@ -62,7 +62,7 @@ class EngineServer:
             app,
             access_log=None,
             handler_cancellation=True,
-            shutdown_timeout=engine.settings.grace_s,
+            shutdown_timeout=max(engine.settings.grace_s, 0.001),  # aiohttp takes 0 for no limit
         )
         await runner.setup()
         return cls(runner, await bind(runner, listen, what="listen"))
