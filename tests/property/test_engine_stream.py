@@ -147,8 +147,12 @@ class Machine(RuleBasedStateMachine):
             self.now += 1.0
             self.take(self.stream.tick(self.now))
         self.every_life_is_one_engines_messages_in_order()
-        delivered = [e.payload for e in self.lives[-1] if isinstance(e, Deliver)]
-        kept = [payload for _, payload in self.engine.kept]
+        messages = [e for e in self.lives[-1] if isinstance(e, Deliver)]
+        delivered = [message.payload for message in messages]
+        # Too many questions unanswered in a row: then a life may begin where it was heard first.
+        gave_up = self.stream.counters.replay_timeouts >= TIMING.attempts_max
+        begins = messages[0].seq if gave_up and messages else 0
+        kept = [payload for seq, payload in self.engine.kept if seq >= begins]
         assert delivered[len(delivered) - len(kept) :] == kept
         if not kept:
             assert not delivered

@@ -237,3 +237,12 @@ def test_a_gap_that_answers_do_not_fill_is_given_up_rather_than_asked_for_ever()
     assert driver.answer("a-1") == [("ask", 1)]
     assert driver.answer("a-1") == [("ask", 1)]
     assert driver.answer("a-1") == [NewLife(LifeEnd.GAP_NOT_RECOVERED), "a-9"]
+
+
+def test_a_replay_endpoint_that_was_dead_is_asked_again_for_the_beginning() -> None:
+    driver = Driver()
+    driver.connect()
+    for _ in range(3):
+        driver.wait(2.0)
+    assert driver.live("a-1") == [("ask", 0)]
+    assert driver.answer("a-0", "a-1") == ["a-0", "a-1"]

@@ -201,7 +201,8 @@ class Stream:
             return self._nothing_replayed(question, now)
         self._empty_answers = 0
         self._suspected = question.skips
-        self._fruitless = self._fruitless + 1 if self.last_seq == question.start else 0
+        missing = question.broken or self._gap_waits()
+        self._fruitless = self._fruitless + 1 if missing and self.last_seq == question.start else 0
         if self._fruitless >= self._timing.attempts_max:
             self._fruitless = 0
             return self._give_up(LifeEnd.GAP_NOT_RECOVERED, now)
@@ -335,11 +336,18 @@ class Stream:
                 effects.append(self._last)
             else:
                 self.counters.gaps += 1
-                if self._replay_answers:
+                if self._replay_answers or (self._has_replay and self._last is None):
                     effects.append(self._ask(now))
                 else:
                     effects.extend(self._jump(LifeEnd.GAP_NOT_RECOVERED))
         return effects
+
+    def _gap_waits(self) -> bool:
+        """Whether messages wait, all of them behind a gap."""
+        if self._last is None:
+            return False
+        later = [message.seq for message in self._buffer if message.seq > self._last.seq]
+        return bool(later) and later[0] != self._last.seq + 1
 
     def _hold(self, message: Deliver) -> None:
         timing = self._timing
