@@ -1,0 +1,222 @@
+"""Moves an engine's bytes into the stream's state machine: the sockets of one engine rank.
+
+Three sockets: SUB for the live messages, its monitor for the connections behind it, and a DEALER
+for each question about the past. A question gets a fresh DEALER, since replies to an abandoned one
+must not mix with the new ones, and an engine ignores an identity that it has seen before.
+
+Memory is bounded by the sockets' queues and the stream's buffer. Nothing here ever makes the engine
+wait: what we do not read in time, the engine's own socket drops, and the stream finds it missing.
+
+The order of reading matters once: data is taken off the SUB first and the monitor is read before it
+is looked at. A connection's event is queued before its first message, so the stream hears of a
+reconnect before it hears what the perhaps restarted engine says.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
+
+from kvatlas_engines.endpoint import Endpoint
+from kvatlas_engines.raw import MalformedMessage, Message, ReplayEnd, parse_frames
+from kvatlas_engines.stream import Ask, Effect, Stream, StreamTiming
+
+log = logging.getLogger(__name__)
+
+_LIVE_QUEUE_MESSAGES = 20_000
+_REPLAY_QUEUE_MESSAGES = 20_000  # engines keep 10,000 by default
+_READ_AT_ONCE_MAX = 256
+_TICK_MS = 100
+
+
+@dataclass(slots=True)
+class FollowerCounters:
+    """What the sockets saw; the stream counts the rest."""
+
+    malformed_frames: int = 0
+    connects: int = 0
+    last_heard_s: float = field(default_factory=time.monotonic)
+    """When a message last came, or when following began; monotonic."""
+
+
+class Follower:
+    """Follows one engine rank until cancelled.
+
+    `handle` gets the stream's effects in order, never an `Ask`; it runs on the event loop and must
+    not block. What it raises ends `run`.
+
+    Args:
+        events: where the engine publishes.
+        replay: where it answers for its past; None: it does not.
+        timing: see `StreamTiming`.
+        handle: takes effects.
+    """
+
+    def __init__(
+        self,
+        events: Endpoint,
+        replay: Endpoint | None,
+        *,
+        handle: Callable[[Sequence[Effect]], None],
+        timing: StreamTiming | None = None,
+    ) -> None:
+        self.counters = FollowerCounters()
+        self.stream = Stream(has_replay=replay is not None, timing=timing or StreamTiming())
+        self.connected = False
+        self._events = events
+        self._replay = replay
+        self._handle = handle
+
+    async def run(self) -> None:
+        """Follow until cancelled; sockets are closed then.
+
+        Raises:
+            OSError: the address cannot be bound or is not understood.
+        """
+        context = zmq.asyncio.Context()
+        try:
+            await _Sockets(self, context, self._events, self._replay, self._handle).run()
+        finally:
+            context.destroy(linger=0)
+
+
+class _Sockets:
+    """The sockets of one `run`."""
+
+    def __init__(
+        self,
+        follower: Follower,
+        context: zmq.asyncio.Context,
+        events: Endpoint,
+        replay: Endpoint | None,
+        handle: Callable[[Sequence[Effect]], None],
+    ) -> None:
+        self._follower = follower
+        self._stream = follower.stream
+        self._context = context
+        self._replay = replay
+        self._handle = handle
+        self._poller = zmq.asyncio.Poller()
+        self._live = context.socket(zmq.SUB)
+        self._live.setsockopt(zmq.RCVHWM, _LIVE_QUEUE_MESSAGES)
+        self._live.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
+        self._monitor = self._live.get_monitor_socket(
+            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        )
+        self._dealer: zmq.asyncio.Socket | None = None
+        self._generation = 0
+        self._live.setsockopt(zmq.SUBSCRIBE, b"")
+        self._poller.register(self._live, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        if events.binds:
+            self._live.bind(events.address)
+        else:
+            self._live.connect(events.address)
+
+    async def run(self) -> None:
+        while True:
+            await self._poller.poll(_TICK_MS)
+            more = self._read()
+            self._act(self._stream.tick(time.monotonic()))
+            if more:
+                await asyncio.sleep(0)  # the queue is not empty: let others run, then go on
+
+    def _read(self) -> bool:
+        """Read what has come, in the order the module's docstring explains; True: there is more."""
+        live = _receive(self._live)
+        for frames in _receive(self._monitor):
+            self._on_monitor(frames)
+        now = time.monotonic()
+        if live:
+            self._follower.counters.last_heard_s = now
+        for frames in live:
+            message = self._parse(frames)
+            if isinstance(message, Message):
+                self._act(self._stream.live(message.seq, message.payload, now))
+        more = len(live) == _READ_AT_ONCE_MAX
+        return self._read_replies(now) or more
+
+    def _read_replies(self, now: float) -> bool:
+        if self._dealer is None:
+            return False
+        generation = self._generation
+        replies = _receive(self._dealer)
+        for frames in replies:
+            match self._parse(frames):
+                case Message() as message:
+                    effects = self._stream.replayed(generation, message.seq, message.payload, now)
+                    self._act(effects)
+                case ReplayEnd():
+                    self._act(self._stream.replay_ended(generation, now))
+                case None:
+                    continue
+        return len(replies) == _READ_AT_ONCE_MAX
+
+    def _parse(self, frames: list[bytes]) -> Message | ReplayEnd | None:
+        try:
+            return parse_frames(frames)
+        except MalformedMessage as error:
+            self._follower.counters.malformed_frames += 1
+            log.warning("malformed message from the engine: %s", error)
+            return None
+
+    def _on_monitor(self, frames: list[bytes]) -> None:
+        event = parse_monitor_message(frames)["event"]
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self._follower.connected = True
+            self._follower.counters.connects += 1
+            self._act(self._stream.connected(time.monotonic()))
+        elif event == zmq.EVENT_DISCONNECTED:
+            self._follower.connected = False
+            self._stream.disconnected()
+
+    def _act(self, effects: list[Effect]) -> None:
+        """Carry effects out, in order."""
+        told: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Ask):
+                self._ask(effect)
+            else:
+                told.append(effect)
+        if told:
+            self._handle(told)
+
+    def _ask(self, ask: Ask) -> None:
+        if self._dealer is not None:
+            self._poller.unregister(self._dealer)
+            self._dealer.close(linger=0)
+            self._dealer = None
+        if self._replay is None:
+            return
+        self._generation = ask.generation
+        dealer = self._context.socket(zmq.DEALER)
+        dealer.setsockopt(zmq.RCVHWM, _REPLAY_QUEUE_MESSAGES)
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.connect(self._replay.address)
+        # A DEALER queues what it cannot send yet; it never blocks on its first message.
+        _sync(dealer).send_multipart([b"", ask.start.to_bytes(8, "big")], zmq.NOBLOCK)
+        self._dealer = dealer
+        self._poller.register(dealer, zmq.POLLIN)
+
+
+def _receive(socket: zmq.asyncio.Socket) -> list[list[bytes]]:
+    """Return what waits in a socket's queue, at most so much that others get their turn."""
+    queue = _sync(socket)
+    received: list[list[bytes]] = []
+    while len(received) < _READ_AT_ONCE_MAX:
+        try:
+            received.append(queue.recv_multipart(zmq.NOBLOCK))
+        except zmq.Again:
+            break
+    return received
+
+
+def _sync(socket: zmq.asyncio.Socket) -> zmq.SyncSocket:
+    """Return the same socket for calls that do not wait."""
+    return cast("zmq.SyncSocket", zmq.Socket.shadow(socket))  # pyright: ignore[reportUnknownMemberType]  the stub's own gap
