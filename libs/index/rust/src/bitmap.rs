@@ -178,15 +178,8 @@ impl Arena {
 
     /// Moves what has passed its grace period from the limbo to the free lists.
     fn settle(&mut self, grace: &Grace) {
-        if self
-            .limbo
-            .front()
-            .is_some_and(|&(stamp, _)| !grace.passed(stamp))
-        {
-            grace.step();
-        }
         while let Some(&(stamp, piece)) = self.limbo.front() {
-            if !grace.passed(stamp) {
+            if !grace.passed_or_steps(stamp) {
                 break;
             }
             self.limbo.pop_front();
@@ -218,10 +211,8 @@ impl Arena {
         let chunk = &self.chunks[self.chunks.len() - 1];
         debug_assert!(self.used_of_last <= chunk.len());
         // SAFETY: `at + width <= chunk.len()`, so the piece lies within the chunk.
-        Piece {
-            first: unsafe { chunk.first().add(at) },
-            width,
-        }
+        let first = unsafe { chunk.first().add(at) };
+        Piece { first, width }
     }
 }
 

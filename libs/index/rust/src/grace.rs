@@ -93,6 +93,16 @@ impl Grace {
         self.now.load(Ordering::SeqCst) >= stamp + 2
     }
 
+    /// As [`Self::passed`], after moving the epoch on if that is what is missing.
+    pub fn passed_or_steps(&self, stamp: u64) -> bool {
+        while !self.passed(stamp) {
+            if !self.step() {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Moves the epoch on by one step if nobody is pinned to the one before it.
     pub fn step(&self) -> bool {
         let epoch = self.now.load(Ordering::SeqCst);

@@ -1,10 +1,10 @@
 //! Worker slots: whose they are, in which life, what they hold in sum, and who is matchable now.
 //!
-//! A slot goes free → staged → live ⇄ suspended → dead → grace period → sweep → grace period → free.
-//! Changes of life are rare and made under one lock; a look-up reads a [`View`], an immutable picture
-//! of who is matchable, published whole at each change. So a replacement is one step for every reader.
-//! The first grace period keeps a dead slot's set whole for look-ups whose picture still has it alive;
-//! the second one keeps the slot from its next owner while a look-up may hold a set word that names it.
+//! A slot goes free → staged → live ⇄ suspended → dead → (grace period, sweep) → free. Changes of life
+//! are rare and made under one lock; a look-up reads a [`View`], an immutable picture of who is
+//! matchable, published whole at each change. So a replacement is one step for every reader. The grace
+//! period keeps a dead slot's set whole, and its place from the next owner, for look-ups whose picture
+//! still has it alive, and lets calls that were storing to it end.
 //!
 //! `unsafe` here: the view behind an atomic pointer. Sound because the pointer always comes from
 //! `Arc::into_raw`, and the count that it owns is given up through the grace period. Checked by
@@ -198,7 +198,7 @@ impl Roster {
         let mut registry = self.registry.lock();
         let mut taken = Vec::new();
         while let Some(&(stamp, slot)) = registry.retired.front() {
-            if !grace.passed(stamp) && !(grace.step() && grace.passed(stamp)) {
+            if !grace.passed_or_steps(stamp) {
                 break;
             }
             registry.retired.pop_front();
@@ -213,7 +213,7 @@ impl Roster {
         !self.registry.lock().retired.is_empty()
     }
 
-    /// Gives swept slots back, their grace period over.
+    /// Gives swept slots back.
     pub fn free(&self, slots: &[u16]) {
         let mut registry = self.registry.lock();
         for &slot in slots {

@@ -4,10 +4,8 @@
 //! through every table of every shard. A table that is published anew meanwhile was purged of those
 //! slots by that very copy, so the pass goes on behind it. When it has reached the end, no table has a
 //! membership of its slots, nor can one come: a store asks under the shard's lock whether its slot is
-//! alive. The slots then wait for a grace period, in which look-ups that may still have seen them end,
-//! and are free.
-
-use std::collections::VecDeque;
+//! alive. So the slots are free at once. A look-up that has one of them as alive took its picture after
+//! the slot's next owner came, hence after the pass, and finds nothing of the one before.
 
 use crate::counters::{count, count_many};
 use crate::index::Index;
@@ -21,8 +19,6 @@ const SLICE: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Sweeper {
     pass: Option<Pass>,
-    /// Swept slots, with the stamp of their grace period.
-    waiting: VecDeque<(u64, Vec<u16>)>,
 }
 
 struct Pass {
@@ -101,18 +97,15 @@ impl Sweeper {
             done.removed += removed;
             if pass.shard == index.shards.len() {
                 let slots = self.pass.take().map_or_else(Vec::new, |pass| pass.slots);
-                self.waiting.push_back((shared.grace.stamp(), slots));
+                shared.roster.free(&slots);
+                done.freed += slots.len();
                 count(&shared.counters.events.sweeps);
                 break;
             }
         }
         count_many(&shared.counters.events.swept_memberships, done.removed);
-        done.freed = self.free_passed(index);
         let limbo_waits = shared.grace.collect();
-        done.more = limbo_waits
-            || self.pass.is_some()
-            || !self.waiting.is_empty()
-            || shared.roster.has_retired();
+        done.more = limbo_waits || self.pass.is_some() || shared.roster.has_retired();
         done
     }
 
@@ -123,20 +116,5 @@ impl Sweeper {
                 self.pass = Some(Pass::over(dead));
             }
         }
-    }
-
-    fn free_passed(&mut self, index: &Index) -> usize {
-        let shared = &index.shared;
-        let mut freed = 0;
-        while let Some((stamp, slots)) = self.waiting.front() {
-            if !shared.grace.passed(*stamp) && !(shared.grace.step() && shared.grace.passed(*stamp))
-            {
-                break;
-            }
-            shared.roster.free(slots);
-            freed += slots.len();
-            self.waiting.pop_front();
-        }
-        freed
     }
 }

@@ -20,7 +20,7 @@ use kvatlas_hashing::sequence_step;
 use kvatlas_index::{FindOptions, Index, IndexConfig, Matches, Query, SlotId, Tier, WorkerKey};
 
 const SEED: u64 = 0x5eed_0001;
-const LAPS: u64 = 60;
+const LAPS: u64 = 100;
 const READERS: u64 = 3;
 const BLOCKS: usize = 90;
 const CROWD: u64 = 80;
@@ -31,6 +31,7 @@ const REPLACED: u64 = 3_000;
 const PASSING: u64 = 4_000;
 const CROWDED: u64 = 5_000;
 const TOGGLED: u64 = 6_000;
+const TOGGLED_BLOCKS: usize = 12;
 
 struct Random(u64);
 
@@ -100,7 +101,7 @@ impl Reader<'_> {
     /// One random question, and whether its answer was possible.
     fn check(&mut self, random: &mut Random, lap: &AtomicU64, highest: &AtomicU64) {
         let exact = random.next(2) == 0;
-        match random.next(7) {
+        match random.next(8) {
             0 => {
                 let who = STABLE + random.next(8);
                 assert_eq!(self.ask(&prompt(who), exact), vec![(who, BLOCKS)]);
@@ -114,7 +115,7 @@ impl Reader<'_> {
                     "{found:?}, at most {ever}"
                 );
             }
-            2 => assert_eq!(self.ask(&prompt(REPLACED), exact), vec![(REPLACED, BLOCKS)]),
+            2 | 6 => assert_eq!(self.ask(&prompt(REPLACED), exact), vec![(REPLACED, BLOCKS)]),
             3 => {
                 let now = lap.load(Ordering::SeqCst);
                 let lap = now.saturating_sub(2) + random.next(4);
@@ -132,6 +133,20 @@ impl Reader<'_> {
                 assert_eq!(stable.copied().collect::<Vec<_>>(), vec![(CROWDED, BLOCKS)]);
                 let member = |&(who, _): &(u64, usize)| (CROWDED..=CROWDED + CROWD).contains(&who);
                 assert!(found.iter().all(member), "{found:?}");
+            }
+            5 => {
+                let first = TOGGLED + 10 * random.next(2);
+                let found = self.ask(&prompt(first), false);
+                let staying: Vec<_> = found
+                    .iter()
+                    .copied()
+                    .filter(|&(who, _)| who < first + 3)
+                    .collect();
+                assert_eq!(staying, [0, 1, 2].map(|n| (first + n, TOGGLED_BLOCKS)));
+                let possible = |&(who, depth): &(u64, usize)| {
+                    (first..first + 6).contains(&who) && depth <= TOGGLED_BLOCKS
+                };
+                assert!(found.iter().all(possible), "{found:?}");
             }
             _ => assert!(
                 self.ask(&prompt(1 << 40 | random.next(1 << 20)), exact)
@@ -157,7 +172,7 @@ fn grow_and_shrink(index: &Index, highest: &AtomicU64) {
 /// Loads whole new sets into fresh slots and swaps them in.
 fn replace_again_and_again(index: &Index, mut current: SlotId) {
     let hashes = prompt(REPLACED);
-    for _ in 0..LAPS * 2 {
+    for _ in 0..LAPS * 10 {
         let next = slot(index, REPLACED);
         index.store(next, Tier::Device, &hashes);
         index.replace(current, next);
@@ -218,19 +233,27 @@ fn come_and_go(index: &Index, members: &[SlotId], random: &mut Random) {
     }
 }
 
-/// Three join the three who stay and leave again, so that short-lived bitmaps follow each other.
+/// Two prompts with three holders each: three more join the one and leave it, then the other. So the
+/// memory of one prompt's bitmaps becomes the other's, whose holders are all different.
 fn toggle(index: &Index) {
-    let head = &prompt(TOGGLED)[..4];
-    let members: Vec<SlotId> = (3..6).map(|n| live(index, TOGGLED + n, &[])).collect();
-    for round in 0..200_000 {
-        if round > 2_000 && index.events().bitmap_reuses > 50 {
+    let side = |side: u64| -> Vec<SlotId> {
+        (3..6)
+            .map(|n| live(index, TOGGLED + 10 * side + n, &[]))
+            .collect()
+    };
+    let members = [side(0), side(1)];
+    let prompts = [0, 1].map(|side| prompt(TOGGLED + 10 * side)[..TOGGLED_BLOCKS].to_vec());
+    for round in 0..100_000 {
+        if round > 20_000 && index.events().bitmap_reuses > 200 {
             return;
         }
-        for &member in &members {
-            index.store(member, Tier::Device, head);
-        }
-        for &member in &members {
-            index.remove(member, Tier::Device, head);
+        for (members, hashes) in members.iter().zip(&prompts) {
+            for &member in members {
+                index.store(member, Tier::Device, hashes);
+            }
+            for &member in members {
+                index.remove(member, Tier::Device, hashes);
+            }
         }
     }
 }
@@ -248,8 +271,10 @@ fn what_readers_see_was_possible() {
         live(&index, who, &prompt(who));
     }
     live(&index, CROWDED, &prompt(CROWDED));
-    for n in 0..3 {
-        live(&index, TOGGLED + n, &prompt(TOGGLED)[..4]);
+    for first in [TOGGLED, TOGGLED + 10] {
+        for n in 0..3 {
+            live(&index, first + n, &prompt(first)[..TOGGLED_BLOCKS]);
+        }
     }
     let replaced = live(&index, REPLACED, &prompt(REPLACED));
 
