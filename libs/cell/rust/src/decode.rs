@@ -268,8 +268,11 @@ fn extend(hashes: &mut Vec<u64>, column: &[u8]) -> Result<(), DecodeError> {
     if hashes.len() + column.len() / 8 > HASHES_MAX {
         return Err(DecodeError::TooLarge);
     }
-    let (words, _) = column.as_chunks::<8>();
-    hashes.extend(words.iter().map(|word| u64::from_le_bytes(*word)));
+    hashes.extend(column.chunks_exact(8).map(|word| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(word);
+        u64::from_le_bytes(bytes)
+    }));
     Ok(())
 }
 

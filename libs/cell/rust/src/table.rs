@@ -48,10 +48,8 @@ impl Table {
             return;
         }
         self.removed.push_back((self.version, key));
-        if self.removed.len() > REMOVED_MAX
-            && let Some((version, _)) = self.removed.pop_front()
-        {
-            self.forgotten = version;
+        while self.removed.len() > REMOVED_MAX {
+            self.forgotten = self.removed.pop_front().map_or(0, |(version, _)| version);
         }
     }
 

@@ -101,9 +101,7 @@ async fn read_message(mut body: tonic::body::Body) -> Result<Bytes, Status> {
         if expected.is_none() {
             expected = expected_len(bytes)?;
         }
-        if let Some(expected) = expected
-            && bytes.len() >= expected
-        {
+        if let Some(expected) = expected.filter(|&expected| bytes.len() >= expected) {
             let message = if joined.is_empty() {
                 whole
             } else {

@@ -8,7 +8,6 @@ mod find_matches;
 mod front;
 mod rpc;
 
-use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -178,15 +177,12 @@ fn serve(
     runtime.shutdown_background();
 }
 
-fn grace_over(mut stop: watch::Receiver<Stopping>) -> impl Future<Output = ()> {
-    async move {
-        let grace = stop
-            .wait_for(Option::is_some)
-            .await
-            .ok()
-            .and_then(|grace| *grace);
-        tokio::time::sleep(grace.unwrap_or_default()).await;
-    }
+async fn grace_over(mut stop: watch::Receiver<Stopping>) {
+    let grace = stop
+        .wait_for(Option::is_some)
+        .await
+        .map_or(None, |grace| *grace);
+    tokio::time::sleep(grace.unwrap_or_default()).await;
 }
 
 async fn accept(
