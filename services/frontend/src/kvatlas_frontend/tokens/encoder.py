@@ -83,19 +83,23 @@ def load_encoder(file: Path) -> Encoder:
         reference = ReferenceEncoder(file)
     except Exception as error:  # noqa: BLE001 - the library raises bare Exception for a bad file
         raise FatalError(f"--tokenizer {file}: not a tokenizer.json ({error})") from None
-    try:
-        fast = FastEncoder(file)
-    except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
-        log.warning("fastokens cannot load %s (%s); using tokenizers, which is slower", file, error)
+    fast = _load_fast(file)
+    if fast is None:
         return reference
     difference = first_difference(fast, reference, added_token_texts(description))
-    if difference is not None:
-        log.warning(
-            "fastokens differs from tokenizers on %r; using tokenizers, which is slower",
-            difference[:80],
-        )
-        return reference
-    return fast
+    if difference is None:
+        return fast
+    text = difference[:80]
+    log.warning("fastokens differs from tokenizers on %r; using tokenizers, which is slower", text)
+    return reference
+
+
+def _load_fast(file: Path) -> Encoder | None:
+    try:
+        return FastEncoder(file)
+    except (ValueError, RuntimeError, OSError, NotImplementedError) as error:
+        log.warning("fastokens cannot load %s (%s); using tokenizers, which is slower", file, error)
+        return None
 
 
 def first_difference(encoder: Encoder, reference: Encoder, added_tokens: list[str]) -> str | None:
