@@ -21,6 +21,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 const STRIPES: usize = 32;
+/// Retired bytes from which on whoever retires more also looks for what has passed. Below it that is
+/// left to the sweep: looking touches every stripe, and a worker's end should cost next to nothing.
+const COLLECT_ABOVE_BYTES: usize = 64 << 10;
 
 /// Three generations suffice: pins are at the current epoch or the one before it, and a late one
 /// that counts itself where the next will be takes itself out again.
@@ -124,9 +127,11 @@ impl Grace {
             bytes,
             _item: Box::new(item),
         };
-        self.limbo_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let waiting = self.limbo_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         self.limbo.lock().push_back(retired);
-        self.collect();
+        if waiting > COLLECT_ABOVE_BYTES {
+            self.collect();
+        }
     }
 
     /// Drops what has passed its grace period; true if something still waits.
