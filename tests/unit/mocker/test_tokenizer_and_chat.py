@@ -33,6 +33,13 @@ def test_pieces_of_spoken_tokens_join_to_their_text(where: str) -> None:
     assert "".join(tokenizer.piece(token) for token in said) == tokenizer.decode(said)
 
 
+async def test_the_fast_encoder_has_the_same_tokens() -> None:
+    text = "How deep is the cache, in blocks?\n" * 200
+    tokenizers = [FileTokenizer(MODEL_FILE), FileTokenizer(MODEL_FILE, fast=True)]
+    one, other = [await t.encode(text, add_special_tokens=True) for t in tokenizers]
+    assert one == other
+
+
 async def test_a_token_of_the_byte_tokenizer_is_a_byte() -> None:
     tokens = await ByteTokenizer().encode("aö", add_special_tokens=True)
     assert tokens.tolist() == [97, 0xC3, 0xB6]

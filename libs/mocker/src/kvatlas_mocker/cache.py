@@ -18,6 +18,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from kvatlas_mocker.events import AllBlocksCleared, BlockRemoved, BlockStored, CacheEvent
 from kvatlas_mocker.hashing import HashKey
@@ -41,11 +42,9 @@ class Sequence:
     registered: int = 0
 
 
-@dataclass(slots=True)
-class _Content:
-    block_hash: int
-    parent: int | None
-    tokens: bytes  # u32 little-endian: a list of ints would take ten times the memory
+_Content: TypeAlias = tuple[int, bytes, int | None]
+"""What a block caches: hash, tokens, parent's hash. The tokens are u32 little-endian, since a list
+of ints would take ten times the memory."""
 
 
 class PrefixCache:
@@ -93,11 +92,14 @@ class PrefixCache:
         """
         hits = [self._holder[h] for h in sequence.hashes[: self.matched(sequence)]]
         needed = self._blocks_for(len(sequence.tokens)) - len(hits)
-        revived = sum(1 for block in hits if not self._references[block])
-        if needed > len(self._free) - revived:
+        references = self._references
+        revived = [block for block in hits if not references[block]]
+        if needed > len(self._free) - len(revived):
             return None
+        for block in revived:
+            del self._free[block]
         for block in hits:
-            self._hold(block)
+            references[block] += 1
         sequence.table = hits + self._take(needed)
         sequence.registered = len(hits)
         return len(hits) * self.block_size
@@ -130,7 +132,7 @@ class PrefixCache:
                 stored_from = index + 1
             else:
                 offset = (index - first) * width
-                self._contents[block] = _Content(block_hash, parent, raw[offset : offset + width])
+                self._contents[block] = (block_hash, raw[offset : offset + width], parent)
                 if self._holder.setdefault(block_hash, block) != block:
                     self._copies.setdefault(block_hash, []).append(block)
             parent = block_hash
@@ -139,9 +141,10 @@ class PrefixCache:
 
     def release(self, sequence: Sequence) -> None:
         """Take a sequence's blocks back, tail first; what they hold stays cached."""
+        references = self._references
         for block in reversed(sequence.table):
-            self._references[block] -= 1
-            if not self._references[block]:
+            references[block] -= 1
+            if not references[block]:
                 self._free[block] = None
         sequence.table = []
         sequence.registered = 0
@@ -161,20 +164,15 @@ class PrefixCache:
         events, self._events = self._events, []
         return events
 
-    def cached(self) -> Iterator[tuple[int, bytes, int | None]]:
+    def cached(self) -> Iterator[_Content]:
         """Every cached block once: hash, tokens (u32 little-endian), parent's hash."""
         for block in self._holder.values():
             content = self._contents[block]
             if content is not None:
-                yield content.block_hash, content.tokens, content.parent
+                yield content
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.block_size)
-
-    def _hold(self, block: int) -> None:
-        if not self._references[block]:
-            del self._free[block]
-        self._references[block] += 1
 
     def _take(self, count: int) -> list[int]:
         taken: list[int] = []
@@ -182,7 +180,7 @@ class PrefixCache:
             block, _none = self._free.popitem(last=False)
             content = self._contents[block]
             if content is not None:
-                self._evict(block, content.block_hash)
+                self._evict(block, content[0])
             self._references[block] = 1
             taken.append(block)
         return taken
@@ -190,14 +188,15 @@ class PrefixCache:
     def _evict(self, block: int, block_hash: int) -> None:
         self._contents[block] = None
         copies = self._copies.get(block_hash)
-        if self._holder[block_hash] != block:
-            self._copies[block_hash].remove(block)
-        elif copies:
-            self._holder[block_hash] = copies.pop(0)
-        else:
+        if copies is None:
             del self._holder[block_hash]
-        if copies is not None and not copies:
-            del self._copies[block_hash]
+        else:
+            if self._holder[block_hash] == block:
+                self._holder[block_hash] = copies.pop(0)
+            else:
+                copies.remove(block)
+            if not copies:
+                del self._copies[block_hash]
         self.evictions += 1
         self._events.append(BlockRemoved([block_hash], MEDIUM, group_idx=GROUP))
 
@@ -205,7 +204,9 @@ class PrefixCache:
         """Use the cached block instead of the sequence's own, which goes back first in line."""
         own = sequence.table[index]
         cached = self._holder[sequence.hashes[index]]
-        self._hold(cached)
+        if not self._references[cached]:
+            del self._free[cached]
+        self._references[cached] += 1
         sequence.table[index] = cached
         self._references[own] = 0
         self._free[own] = None
@@ -225,7 +226,7 @@ class PrefixCache:
                 lora_id=key.lora_id,
                 medium=MEDIUM,
                 lora_name=key.lora_name,
-                extra_keys=[key.announced(index) for index in range(first, end)],
+                extra_keys=key.announced(first, end),
                 group_idx=GROUP,
             )
         )

@@ -22,12 +22,16 @@ class HashKey:
     lora_id: int | None = None
     cache_salt: str | None = None
 
-    def announced(self, index: int) -> list[str] | None:
-        """The extra keys that vLLM announces for the block at `index` of a request."""
-        keys = [self.lora_name] if self.lora_name else []
-        if index == 0 and self.cache_salt:
-            keys.append(self.cache_salt)
-        return keys or None
+    def announced(self, first: int, end: int) -> list[list[str] | None]:
+        """The extra keys that vLLM announces for the blocks `first` to `end` of a request.
+
+        The adapter is told with every block, the salt only with block 0.
+        """
+        name = [self.lora_name] if self.lora_name else []
+        keys: list[list[str] | None] = [name or None] * (end - first)
+        if first == 0 and self.cache_salt:
+            keys[0] = [*name, self.cache_salt]
+        return keys
 
 
 class BlockHasher:

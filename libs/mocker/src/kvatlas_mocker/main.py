@@ -26,7 +26,7 @@ async def serve(settings: MockEngineSettings) -> None:
     """Serve until SIGTERM."""
     stop = StopSignal()
     tasks = TaskSet()
-    tokenizer = open_tokenizer(settings.tokenizer)
+    tokenizer = open_tokenizer(settings.tokenizer, fast=settings.fast_tokenizer)
     engine = Engine(settings, tasks, tokenizer, open_template(settings.tokenizer))
     metrics = EngineMetrics(engine)
     try:

@@ -32,6 +32,9 @@ class MockEngineSettings(ServiceSettings):
         description="tokenizer.json, or a directory that holds one and may hold a chat template, "
         "or 'bytes': a token is a byte of UTF-8",
     )
+    fast_tokenizer: bool = Field(
+        default=False, description="encode with fastokens, unchecked, instead of tokenizers"
+    )
     block_size: int = Field(default=16, ge=1, le=65_536, description="tokens of a block")
     blocks: int = Field(default=16_384, ge=1, description="blocks of a rank's cache")
     max_model_len: int | None = Field(
