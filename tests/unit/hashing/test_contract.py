@@ -1,3 +1,5 @@
+"""What the contract promises in words, checked on known values."""
+
 import numpy as np
 import pytest
 

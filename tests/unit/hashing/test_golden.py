@@ -1,3 +1,5 @@
+"""The golden vectors hold: the reference makes them, the native code reproduces them."""
+
 import json
 from pathlib import Path
 from typing import Any

@@ -1,3 +1,5 @@
+"""A long prompt is hashed without the GIL."""
+
 import sys
 import threading
 from collections.abc import Callable

@@ -8,7 +8,7 @@
 //! for large inputs"); the tests hold both versions equal to the plain function.
 //!
 //! `unsafe` stands here for the call of the AVX2 version, after asking the processor, and for its
-//! unaligned loads, each of 32 bytes out of a reference to at least 64.
+//! unaligned loads. Each is sound since it reads 32 bytes out of a slice that is indexed to 64 first.
 
 use xxhash_rust::const_xxh3::const_custom_default_secret;
 use xxhash_rust::xxh3::xxh3_64_with_secret;

@@ -1,0 +1,187 @@
+"""The client for asyncio."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from kvatlas_client.errors import CallFailed
+from kvatlas_client.grpc_async import Control, GrpcAsyncTransport
+from kvatlas_client.health import Replicas
+from kvatlas_client.native import NativeAsyncTransport
+from kvatlas_client.query import make_query
+from kvatlas_client.settings import (
+    DEADLINE_MS,
+    STATUS_TIMEOUT_S,
+    deadline_in_s,
+    make_settings,
+)
+from kvatlas_client.transport import AsyncTransport, Backend
+from kvatlas_client.tries import Tries
+from kvatlas_client.types import Matches, ReplicaHealth, ReplicaStatus, WorkersChange
+from kvatlas_client.watch import Watch
+from kvatlas_hashing import CONTRACT
+from kvatlas_hashing.arrays import Hashes, Tokens
+
+
+class AsyncIndexer:
+    """Asks a cell's indexer replicas which workers hold a prompt, and follows its workers.
+
+    As `Indexer`, on one event loop: the one that runs when it is first used. Use it in an `async
+    with` block, or await `close`.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[str],
+        *,
+        model: str = "",
+        block_size: int = 0,
+        hash_contract: str = CONTRACT,
+        deadline_ms: float = DEADLINE_MS,
+        backend: Backend = "native",
+    ) -> None:
+        """Connects when first used; arguments and errors as of `Indexer`."""
+        self._settings = make_settings(
+            replicas,
+            model=model,
+            block_size=block_size,
+            hash_contract=hash_contract,
+            deadline_ms=deadline_ms,
+            backend=backend,
+        )
+        self._replicas = Replicas(self._settings.replicas, Random())
+        self._transport: AsyncTransport | None = None
+        self._control: Control | None = None
+        self._watch: Watch | None = None
+        self._closed = False
+
+    async def find_matches(
+        self,
+        *,
+        tokens: Tokens | None = None,
+        chunk_hashes: Hashes | None = None,
+        sequence_hashes: Hashes | None = None,
+        lora_name: str | None = None,
+        cache_salt: str | None = None,
+        item_hashes: Sequence[Sequence[int] | None] | None = None,
+        limit: int = 0,
+        exact: bool = False,
+        deadline_ms: float | None = None,
+    ) -> Matches:
+        """Which workers hold how many leading blocks of a prompt; all as `Indexer.find_matches`."""
+        query = make_query(
+            self._settings.terms,
+            tokens=tokens,
+            chunk_hashes=chunk_hashes,
+            sequence_hashes=sequence_hashes,
+            lora_name=lora_name,
+            cache_salt=cache_salt,
+            item_hashes=item_hashes,
+            limit=limit,
+            exact=exact,
+        )
+        transport = self._open_transport()
+        deadline_s = (
+            self._settings.deadline_s if deadline_ms is None else deadline_in_s(deadline_ms)
+        )
+        tries = Tries(self._replicas, self._settings.terms, deadline_s, time.monotonic)
+        for attempt in tries:
+            try:
+                matches = await transport.find_matches(attempt.replica, query, attempt.timeout_s)
+            except CallFailed as failure:
+                tries.failed(failure)
+            else:
+                tries.answered(attempt)
+                return matches
+        raise tries.exhausted()
+
+    async def watch_workers(self) -> AsyncGenerator[WorkersChange]:
+        """The workers of the cell: all of them first, then every change, for ever.
+
+        When a replica fails or ends its stream another one's follows, which begins with all workers
+        again. It waits out a time without any replica; `watching` tells of it. Ends when the client
+        is closed.
+
+        Raises:
+            CellMismatch: a replica serves another model, block size or hash contract.
+            RuntimeError: the client is closed.
+        """
+        watch = Watch(self._open_control(), self._settings, Random(), time.monotonic)
+        self._watch = watch
+        async with aclosing(watch.changes()) as changes:
+            async for change in changes:
+                yield change
+
+    @property
+    def watching(self) -> str | None:
+        """The replica whose workers `watch_workers` follows; None while there is none."""
+        return self._watch.replica if self._watch is not None else None
+
+    async def status(self, replica: str, *, timeout_s: float = STATUS_TIMEOUT_S) -> ReplicaStatus:
+        """What one replica says of itself. CallFailed: it does not answer."""
+        if replica not in self._settings.replicas:
+            raise ValueError(f"'{replica}' is none of this client's replicas")
+        return await self._open_control().status(replica, timeout_s)
+
+    async def get_status(
+        self, *, timeout_s: float = STATUS_TIMEOUT_S
+    ) -> Mapping[str, ReplicaStatus | CallFailed]:
+        """What every replica says of itself, or why it does not, by address; all asked at once."""
+
+        async def ask(replica: str) -> ReplicaStatus | CallFailed:
+            try:
+                return await self.status(replica, timeout_s=timeout_s)
+            except CallFailed as failure:
+                return failure
+
+        replicas = self._settings.replicas
+        answers = await asyncio.gather(*(ask(replica) for replica in replicas))
+        return dict(zip(replicas, answers, strict=True))
+
+    def replicas(self) -> list[ReplicaHealth]:
+        """What was observed of each replica, in the order of configuration."""
+        return self._replicas.observed()
+
+    async def close(self) -> None:
+        """Give up all connections and streams; further calls raise RuntimeError. May be repeated."""
+        self._closed = True
+        transport, self._transport = self._transport, None
+        control, self._control = self._control, None
+        if transport is not None:
+            await transport.close()
+        if control is not None:
+            await control.close()
+
+    def _open_transport(self) -> AsyncTransport:
+        self._check_open()
+        if self._transport is None:
+            make = (
+                NativeAsyncTransport if self._settings.backend == "native" else GrpcAsyncTransport
+            )
+            self._transport = make(self._settings.replicas)
+        return self._transport
+
+    def _open_control(self) -> Control:
+        self._check_open()
+        if self._control is None:
+            self._control = Control(self._settings.replicas)
+        return self._control
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("the client is closed")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
