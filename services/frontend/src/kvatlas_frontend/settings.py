@@ -1,6 +1,6 @@
 """What a frontend can be told, and what it checks before it starts."""
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from kvatlas_chassis import HostPort, ServiceSettings
 
@@ -52,3 +52,11 @@ class FrontendSettings(ServiceSettings):
     models_interval_s: float = Field(
         default=5.0, gt=0, description="how often engines are asked for their models"
     )
+
+    @field_validator("indexer")
+    @classmethod
+    def _named_once(cls, replicas: tuple[HostPort, ...]) -> tuple[HostPort, ...]:
+        """The same replica twice is no second replica; a typo is likelier than a wish."""
+        if len(set(replicas)) != len(replicas):
+            raise ValueError("the same indexer is named twice")
+        return replicas
