@@ -9,6 +9,7 @@ from kvatlas_events.codec import (
 )
 from kvatlas_events.log import (
     Appended,
+    Fenced,
     LogPosition,
     LogReader,
     LogSlice,
@@ -48,6 +49,7 @@ __all__ = [
     "Batch",
     "Clear",
     "Event",
+    "Fenced",
     "Hashes",
     "Header",
     "Heartbeat",

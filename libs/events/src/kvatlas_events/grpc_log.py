@@ -182,7 +182,7 @@ class _Stream:
 
     def abandon(self) -> None:
         """End the stream; everybody who waits is told."""
-        self._call.cancel()
+        self._end(_StreamOver(None, "the stream was ended on this side"))
 
     async def ended(self) -> None:
         """Wait until nothing of the stream runs any more."""
@@ -196,7 +196,7 @@ class _Stream:
             return  # the call has ended; the reading task knows why and tells
 
     async def _read(self) -> None:
-        over = _StreamOver(None, "the stream was ended on this side")
+        over = _StreamOver(None, "the reading task was cancelled")
         try:
             while isinstance(response := await self._call.read(), pb.IngestResponse):
                 if not self._waiting:
@@ -213,6 +213,8 @@ class _Stream:
             self._end(over)
 
     def _end(self, over: _StreamOver) -> None:
+        if self._over is not None:
+            return
         self._over = over
         self._call.cancel()
         self._tasks[0].cancel()
