@@ -1,0 +1,425 @@
+//! The rules of the sequencer, one sentence of behaviour per test.
+
+use kvatlas_events::sequencer::{
+    Closing, Digest, Elapsed, Events, Limits, Sequencer, SnapshotPart, Speaker, Standing, Step,
+    TIERS, Verdict,
+};
+
+const LIMITS: Limits = Limits {
+    hold_back_batches: 3,
+    hold_back_ms: 100,
+    recover_ms: 1_000,
+    snapshot_parts: 8,
+    snapshot_hashes: 100,
+};
+const NOW_MS: u64 = 1_000_000;
+const LIFE: Speaker = Speaker {
+    epoch: 5_000,
+    instance: 7,
+};
+
+/// A sequencer under test; payloads are their batches' first ids.
+struct Bench {
+    sequencer: Sequencer<u64>,
+    steps: Vec<Step<u64>>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self {
+            sequencer: Sequencer::new(LIMITS),
+            steps: Vec::new(),
+        }
+    }
+
+    fn whole_at(applied: u64) -> Self {
+        let mut bench = Self::new();
+        if applied == 0 {
+            bench.heartbeat(0);
+        } else {
+            bench.events(1, u32::try_from(applied).unwrap());
+        }
+        bench.steps.clear();
+        bench
+    }
+
+    fn events_of(&mut self, speaker: Speaker, first: u64, count: u32) -> Verdict {
+        let events = Events {
+            first_event_id: first,
+            count,
+            closing: None,
+            payload: first,
+        };
+        self.sequencer
+            .on_events(speaker, events, NOW_MS, &mut self.steps)
+    }
+
+    fn events(&mut self, first: u64, count: u32) -> Verdict {
+        self.events_of(LIFE, first, count)
+    }
+
+    fn close(&mut self, first: u64, closing: Closing) -> Verdict {
+        let events = Events {
+            first_event_id: first,
+            count: 1,
+            closing: Some(closing),
+            payload: first,
+        };
+        self.sequencer
+            .on_events(LIFE, events, NOW_MS, &mut self.steps)
+    }
+
+    fn heartbeat(&mut self, last: u64) -> Verdict {
+        self.sequencer
+            .on_heartbeat(LIFE, last, NOW_MS, &mut self.steps)
+    }
+
+    fn part(&mut self, part: SnapshotPart) -> Verdict {
+        self.sequencer
+            .on_snapshot_part(LIFE, part, NOW_MS, &mut self.steps)
+    }
+
+    fn tick(&mut self, after_ms: u64) -> Elapsed {
+        self.sequencer.on_tick(NOW_MS + after_ms, &mut self.steps)
+    }
+
+    fn applied(&self) -> Vec<(u64, u32)> {
+        let applied = self.steps.iter().filter_map(|step| match step {
+            Step::Apply { payload, skip } => Some((*payload, *skip)),
+            _ => None,
+        });
+        applied.collect()
+    }
+
+    fn replaced(&self) -> Option<Vec<u64>> {
+        self.steps.iter().find_map(|step| match step {
+            Step::Replace(parts) => Some(
+                parts
+                    .iter()
+                    .flat_map(|part| part.hashes.iter().copied())
+                    .collect(),
+            ),
+            _ => None,
+        })
+    }
+
+    fn standing(&self) -> Standing {
+        self.sequencer.standing()
+    }
+}
+
+fn snapshot(as_of: u64, sets: &[&[u64]]) -> Vec<SnapshotPart> {
+    let mut digests = [Digest::default(); TIERS];
+    digests[0] = Digest::of(&sets.concat());
+    let parts = u32::try_from(sets.len()).unwrap();
+    (0..parts)
+        .zip(sets)
+        .map(|(part, set)| SnapshotPart {
+            as_of,
+            part,
+            parts,
+            tier: 0,
+            hashes: set.to_vec(),
+            digests,
+        })
+        .collect()
+}
+
+#[test]
+fn consecutive_batches_are_applied_as_they_come() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.events(1, 3), Verdict::Applied);
+    assert_eq!(bench.events(4, 1), Verdict::Applied);
+    assert_eq!(bench.steps[0], Step::Empty);
+    assert_eq!(bench.applied(), [(1, 0), (4, 0)]);
+    assert_eq!(
+        (bench.sequencer.applied(), bench.standing()),
+        (4, Standing::Whole)
+    );
+}
+
+#[test]
+fn what_was_seen_is_dropped_and_of_a_partly_seen_batch_only_the_tail_is_applied() {
+    let mut bench = Bench::whole_at(5);
+    assert_eq!(bench.events(1, 5), Verdict::Seen);
+    assert_eq!(bench.events(5, 1), Verdict::Seen);
+    assert_eq!(bench.events(4, 4), Verdict::Applied);
+    assert_eq!(bench.applied(), [(4, 2)]);
+    assert_eq!(bench.sequencer.applied(), 7);
+}
+
+#[test]
+fn a_batch_ahead_waits_for_what_is_missing_and_a_short_gap_disturbs_nobody() {
+    let mut bench = Bench::whole_at(2);
+    assert_eq!(bench.events(7, 2), Verdict::HeldBack);
+    assert_eq!(bench.events(5, 2), Verdict::HeldBack);
+    assert_eq!(bench.sequencer.held_back_events(), 4);
+    assert_eq!(bench.tick(100), Elapsed::Nothing);
+    assert_eq!(bench.standing(), Standing::Whole);
+    assert_eq!(bench.events(3, 2), Verdict::Applied);
+    assert_eq!(bench.applied(), [(3, 0), (5, 0), (7, 0)]);
+    assert_eq!(bench.tick(10_000), Elapsed::Nothing);
+    assert_eq!(
+        (bench.standing(), bench.sequencer.held_back_events()),
+        (Standing::Whole, 0)
+    );
+}
+
+#[test]
+fn a_gap_that_outlasts_the_hold_back_needs_a_snapshot_but_its_late_events_heal_it_too() {
+    let mut bench = Bench::whole_at(2);
+    bench.events(4, 1);
+    assert_eq!(bench.tick(101), Elapsed::GapOutlasted);
+    assert!(bench.sequencer.needs_snapshot());
+    assert_eq!(bench.events(3, 1), Verdict::Applied);
+    assert_eq!(
+        (bench.standing(), bench.applied()),
+        (Standing::Whole, vec![(3, 0), (4, 0)])
+    );
+}
+
+#[test]
+fn a_lost_last_event_shows_in_the_next_heartbeat() {
+    let mut bench = Bench::whole_at(2);
+    assert_eq!(bench.heartbeat(2), Verdict::Applied);
+    assert_eq!(bench.heartbeat(3), Verdict::HeldBack);
+    assert_eq!(bench.tick(101), Elapsed::GapOutlasted);
+    assert_eq!(bench.heartbeat(1), Verdict::Seen);
+    assert_eq!(bench.standing(), Standing::Recovering);
+}
+
+#[test]
+fn too_many_held_batches_end_the_patience_and_the_oldest_goes() {
+    let mut bench = Bench::whole_at(1);
+    for first in [3, 5, 7] {
+        assert_eq!(bench.events(first, 1), Verdict::HeldBack);
+    }
+    assert_eq!(bench.events(9, 1), Verdict::HeldBackOverflow);
+    assert_eq!(
+        (bench.standing(), bench.sequencer.held_back_events()),
+        (Standing::Recovering, 3)
+    );
+    assert_eq!(bench.events(2, 1), Verdict::Applied);
+    assert_eq!(
+        bench.sequencer.applied(),
+        2,
+        "event 3 was let go, so nothing after it is applied"
+    );
+    assert_eq!(bench.standing(), Standing::Recovering);
+}
+
+#[test]
+fn a_worker_first_seen_above_event_1_recovers_by_a_snapshot_and_the_tail_that_was_held() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.events(50, 2), Verdict::HeldBack);
+    assert_eq!(bench.standing(), Standing::Recovering);
+    let parts = snapshot(50, &[&[1, 2], &[3]]);
+    assert_eq!(bench.part(parts[1].clone()), Verdict::PartTaken);
+    assert_eq!(bench.part(parts[0].clone()), Verdict::Applied);
+    assert_eq!(bench.replaced(), Some(vec![1, 2, 3]));
+    assert_eq!(bench.applied(), [(50, 1)]);
+    assert_eq!(
+        (bench.sequencer.applied(), bench.standing()),
+        (51, Standing::Whole)
+    );
+}
+
+#[test]
+fn a_snapshot_older_than_what_is_applied_is_ignored_and_a_newer_one_restarts_the_collection() {
+    let mut bench = Bench::whole_at(9);
+    assert_eq!(
+        bench.part(snapshot(8, &[&[1]])[0].clone()),
+        Verdict::SnapshotOld
+    );
+    assert_eq!(
+        bench.part(snapshot(9, &[&[1]])[0].clone()),
+        Verdict::SnapshotOld
+    );
+    let (old, new) = (snapshot(20, &[&[1], &[2]]), snapshot(30, &[&[3], &[4]]));
+    assert_eq!(bench.part(old[0].clone()), Verdict::PartTaken);
+    assert_eq!(bench.part(new[0].clone()), Verdict::PartTaken);
+    assert_eq!(bench.part(old[1].clone()), Verdict::SnapshotOld);
+    assert_eq!(bench.part(new[1].clone()), Verdict::Applied);
+    assert_eq!(bench.replaced(), Some(vec![3, 4]));
+    assert_eq!(bench.sequencer.applied(), 30);
+}
+
+#[test]
+fn a_snapshot_whose_digest_is_wrong_changes_nothing_until_a_right_copy_of_the_part_comes() {
+    let mut bench = Bench::new();
+    bench.events(5, 1);
+    let parts = snapshot(9, &[&[1, 2], &[3]]);
+    let mut torn = parts[1].clone();
+    torn.hashes = vec![4];
+    assert_eq!(bench.part(parts[0].clone()), Verdict::PartTaken);
+    assert_eq!(bench.part(torn), Verdict::SnapshotMismatch);
+    assert_eq!(
+        (bench.replaced(), bench.standing()),
+        (None, Standing::Recovering)
+    );
+    assert_eq!(bench.part(parts[1].clone()), Verdict::Applied);
+    assert_eq!(
+        (bench.replaced(), bench.standing()),
+        (Some(vec![1, 2, 3]), Standing::Whole)
+    );
+}
+
+#[test]
+fn a_snapshot_is_bounded_in_parts_and_in_hashes() {
+    let mut bench = Bench::new();
+    let mut part = snapshot(9, &[&[1]])[0].clone();
+    part.parts = u32::MAX;
+    assert_eq!(bench.part(part.clone()), Verdict::SnapshotTooLarge);
+    part.parts = 2;
+    part.hashes = (0..101).collect();
+    assert_eq!(bench.part(part), Verdict::SnapshotTooLarge);
+}
+
+#[test]
+fn epochs_fence() {
+    let mut bench = Bench::whole_at(4);
+    let older = Speaker {
+        epoch: LIFE.epoch - 1,
+        instance: 7,
+    };
+    let rival = Speaker {
+        epoch: LIFE.epoch,
+        instance: 8,
+    };
+    let newer = Speaker {
+        epoch: LIFE.epoch + 1,
+        instance: 9,
+    };
+    assert_eq!(bench.events_of(older, 5, 1), Verdict::OlderEpoch);
+    assert_eq!(bench.events_of(rival, 5, 1), Verdict::RivalInstance);
+    assert!(bench.steps.is_empty());
+    assert_eq!(bench.events_of(newer, 1, 1), Verdict::Applied);
+    assert_eq!(bench.steps[0], Step::Empty);
+    assert_eq!(bench.events(5, 1), Verdict::OlderEpoch);
+    assert_eq!(bench.sequencer.speaker(), newer);
+}
+
+#[test]
+fn an_epoch_more_than_ten_minutes_ahead_of_the_clock_is_refused() {
+    let mut bench = Bench::whole_at(4);
+    let limit_us = (NOW_MS + 600_000) * 1000;
+    let ahead = Speaker {
+        epoch: limit_us + 1000,
+        instance: 1,
+    };
+    assert_eq!(bench.events_of(ahead, 1, 1), Verdict::EpochAhead);
+    assert_eq!(bench.sequencer.speaker(), LIFE);
+    let near = Speaker {
+        epoch: limit_us,
+        instance: 1,
+    };
+    assert_eq!(bench.events_of(near, 1, 1), Verdict::Applied);
+}
+
+#[test]
+fn a_shutdown_waits_for_nothing_and_closes_the_epoch() {
+    for closing in [Closing::EngineGone, Closing::PublisherLeaving] {
+        let mut bench = Bench::whole_at(4);
+        assert_eq!(bench.close(9, closing), Verdict::Applied);
+        assert_eq!(bench.steps, [Step::Close(closing)]);
+        assert_eq!(bench.standing(), Standing::Closed(closing));
+        assert_eq!(bench.events(5, 1), Verdict::EpochClosed);
+        assert_eq!(bench.heartbeat(9), Verdict::EpochClosed);
+        assert_eq!(bench.tick(1_000_000), Elapsed::Nothing);
+    }
+}
+
+#[test]
+fn a_recovery_that_takes_too_long_empties_the_set_once_and_still_takes_a_snapshot() {
+    let mut bench = Bench::whole_at(2);
+    bench.events(4, 1);
+    bench.tick(101);
+    assert_eq!(bench.tick(1_101), Elapsed::Nothing);
+    assert_eq!(bench.tick(1_102), Elapsed::GivenUp);
+    assert_eq!(bench.steps, [Step::Empty]);
+    assert!(bench.sequencer.given_up());
+    assert_eq!(bench.tick(99_999), Elapsed::Nothing);
+    assert_eq!(
+        bench.part(snapshot(3, &[&[1]])[0].clone()),
+        Verdict::Applied
+    );
+    assert_eq!(
+        (bench.sequencer.applied(), bench.standing()),
+        (4, Standing::Whole)
+    );
+}
+
+#[test]
+fn an_emptied_worker_heals_when_the_log_is_read_again_from_its_first_event() {
+    let mut bench = Bench::whole_at(2);
+    bench.events(4, 1);
+    bench.tick(101);
+    bench.tick(1_102);
+    assert_eq!(bench.events(1, 2), Verdict::Applied);
+    assert_eq!(bench.standing(), Standing::Recovering);
+    assert_eq!(bench.events(3, 1), Verdict::Applied);
+    assert_eq!(
+        (bench.sequencer.applied(), bench.standing()),
+        (4, Standing::Whole)
+    );
+}
+
+#[test]
+fn a_distrusted_set_is_left_alone_until_a_snapshot_of_the_same_event_replaces_it() {
+    let mut bench = Bench::whole_at(6);
+    bench.sequencer.distrust(NOW_MS);
+    assert_eq!(bench.events(7, 1), Verdict::HeldBack);
+    assert!(bench.applied().is_empty());
+    assert_eq!(
+        bench.part(snapshot(6, &[&[1]])[0].clone()),
+        Verdict::Applied
+    );
+    assert_eq!(bench.applied(), [(7, 0)]);
+    assert_eq!(bench.standing(), Standing::Whole);
+}
+
+#[test]
+fn a_life_that_opens_with_a_snapshot_is_not_taken_for_one_that_opened_empty() {
+    let mut bench = Bench::new();
+    let parts = snapshot(0, &[&[1], &[2]]);
+    assert_eq!(bench.part(parts[0].clone()), Verdict::PartTaken);
+    assert_eq!(bench.events(1, 1), Verdict::HeldBack);
+    assert_eq!(bench.part(parts[1].clone()), Verdict::Applied);
+    assert_eq!(
+        (bench.replaced(), bench.applied()),
+        (Some(vec![1, 2]), vec![(1, 0)])
+    );
+    assert_eq!(
+        (bench.sequencer.applied(), bench.standing()),
+        (1, Standing::Whole)
+    );
+}
+
+#[test]
+fn a_jump_of_2_to_the_40_costs_neither_time_nor_memory_and_a_snapshot_heals_it() {
+    let mut bench = Bench::whole_at(2);
+    let far = 1 << 40;
+    assert_eq!(bench.events(far, 5), Verdict::HeldBack);
+    assert_eq!(bench.sequencer.held_back_events(), 5);
+    assert_eq!(bench.events(u64::MAX - 9, 5), Verdict::HeldBack);
+    assert_eq!(bench.tick(101), Elapsed::GapOutlasted);
+    assert_eq!(
+        bench.part(snapshot(far + 2, &[&[1]])[0].clone()),
+        Verdict::Applied
+    );
+    assert_eq!(bench.applied(), [(far, 3)]);
+    assert_eq!(bench.sequencer.applied(), far + 4);
+}
+
+#[test]
+fn an_empty_life_is_whole_from_its_first_heartbeat_and_its_empty_snapshot() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.heartbeat(0), Verdict::Applied);
+    assert_eq!(bench.standing(), Standing::Whole);
+    let mut bench = Bench::new();
+    assert_eq!(bench.part(snapshot(0, &[&[]])[0].clone()), Verdict::Applied);
+    assert_eq!(
+        (bench.replaced(), bench.standing()),
+        (Some(vec![]), Standing::Whole)
+    );
+}
