@@ -141,9 +141,30 @@ class Supervisor:
         self._batches.append(batch)
         return await gather_or_cancel([self._start_one(command, batch) for command in commands])
 
-    async def _start_one(
-        self, command: Command, batch: list[tuple[str, asyncio.subprocess.Process]]
-    ) -> Process:
+    async def output(self, command: Command, *, timeout_s: float) -> bytes:
+        """Run a process to its end, and return what it printed.
+
+        Raises:
+            FleetError: it failed, or did not end in time.
+        """
+        batch: list[tuple[str, asyncio.subprocess.Process]] = []
+        self._batches.append(batch)
+        handle, log = await self._spawn(command)
+        batch.append((command.name, handle))
+        try:
+            async with asyncio.timeout(timeout_s):
+                printed, _ = await handle.communicate()
+        except TimeoutError:
+            raise FleetError(f"{command.name} did not end within {timeout_s:.0f} s") from None
+        if handle.returncode != 0:
+            said = printed.decode(errors="replace").strip()[-300:]
+            raise FleetError(
+                f"{command.name} ended with status {handle.returncode} {said}" + _last_words(log)
+            )
+        batch.clear()
+        return printed
+
+    async def _spawn(self, command: Command) -> tuple[asyncio.subprocess.Process, Path]:
         log = self._logs / f"{command.name}.log"
         with log.open("ab") as stderr:
             handle = await asyncio.create_subprocess_exec(
@@ -154,6 +175,12 @@ class Supervisor:
                 start_new_session=True,
                 preexec_fn=_before_program(os.getpid(), command.cores),
             )
+        return handle, log
+
+    async def _start_one(
+        self, command: Command, batch: list[tuple[str, asyncio.subprocess.Process]]
+    ) -> Process:
+        handle, log = await self._spawn(command)
         batch.append((command.name, handle))
         try:
             async with asyncio.timeout(self._ready_timeout_s):

@@ -1,8 +1,141 @@
-"""FindMatches."""
+"""FindMatches over gRPC on loopback: an indexer on a core of its own, a native load generator.
 
-from kvatlas_loadtest.bench.rows import Row
+A Python client would be what is measured. The generator (`loadtest/rust`) fills the indexer as
+publishers would, and counts an answer that is not the right one as an error, which ends the run.
+"""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from kvatlas_chassis import FatalError
+from kvatlas_loadtest.bench.processes import Cores, cpu_s
+from kvatlas_loadtest.bench.rows import Medians, Row
+from kvatlas_loadtest.supervisor import Command, Process, Supervisor, kvatlas
+
+FLEETS = (64, 256)
+BLOCKS = 10_000
+DEPTH = 256
+CALLS_S_TARGET = 35_000.0
+P50_US_TARGET = 110.0
+_ROUNDS = 3
+_SECONDS = 3
+_CONNECTIONS = 4
+_CONCURRENCY = 8
+_PROGRAM = "kvatlas-loadgen"
+_ANY = "127.0.0.1:0"
 
 
 def run(quick: bool) -> list[Row]:  # noqa: FBT001 - every benchmark has this shape
-    """FindMatches."""
-    return []
+    """Calls a second of one pinned core, and a call's p50 on one connection."""
+    program = find_program(("release", "debug") if quick else ("release",))
+    return uvloop.run(_measure(program, quick=quick))
+
+
+def find_program(profiles: tuple[str, ...]) -> Path:
+    """The load generator: on PATH, or as cargo built it in the checkout.
+
+    Raises:
+        FatalError: it is not built.
+    """
+    if found := shutil.which(_PROGRAM):
+        return Path(found)
+    for profile in profiles:
+        for folder in Path(__file__).parents:
+            built = folder / "target" / profile / _PROGRAM
+            if built.is_file():
+                return built
+    raise FatalError(f"kvatlas bench: {_PROGRAM} is not built; run: make loadgen")
+
+
+async def _measure(program: Path, *, quick: bool) -> list[Row]:
+    rows: list[Row] = []
+    for workers in (2,) if quick else FLEETS:
+        with tempfile.TemporaryDirectory(prefix="kvatlas-bench-") as logs:
+            async with Supervisor(Path(logs), ready_timeout_s=60) as supervisor:
+                bench = _Bench(supervisor, program, Cores.split(), workers, quick=quick)
+                rows += await bench.rows()
+    return rows
+
+
+class _Bench:
+    """One indexer with one fleet in it."""
+
+    def __init__(
+        self, supervisor: Supervisor, program: Path, cores: Cores, workers: int, *, quick: bool
+    ) -> None:
+        self._supervisor = supervisor
+        self._program = program
+        self._cores = cores
+        self._workers = workers
+        self._rounds = 1 if quick else _ROUNDS
+        self._warm_up = 10 if quick else 2_000
+        self._quick = quick
+
+    async def rows(self) -> list[Row]:
+        """Fill the indexer, then measure in turn what many callers get and what one gets."""
+        words = ("--listen", _ANY, "--admin", _ANY, "--log", "grpc:")
+        cell = ("--model", "model", "--block-size", "16")
+        (indexer,) = await self._supervisor.start(
+            [kvatlas("indexer", "indexer", *words, *cell, cores=self._cores.measured)]
+        )
+        await self._supervisor.start([self._command("fill", indexer, "--seconds", "600")])
+        figures = Medians()
+        for _ in range(self._rounds):
+            used_s = cpu_s(indexer)
+            many = await self._calls(indexer, _CONNECTIONS, _CONCURRENCY)
+            figures.add("cpu_us", (cpu_s(indexer) - used_s) / (many["calls"] + self._warm_up) * 1e6)
+            figures.add("calls_s", many["calls_per_s"])
+            one = await self._calls(indexer, 1, 1)
+            figures.add("p50_us", one["p50_us"])
+            figures.add("p99_us", one["p99_us"])
+        return self._table(figures)
+
+    def _command(self, verb: str, indexer: Process, *words: str) -> Command:
+        fleet = ("--workers", str(self._workers), "--blocks", str(BLOCKS), "--depth", str(DEPTH))
+        return Command(
+            f"loadgen-{verb}",
+            (str(self._program), verb, "--address", indexer.address(), *fleet, *words),
+            ready=_filled,
+            cores=self._cores.others,
+        )
+
+    async def _calls(self, indexer: Process, connections: int, concurrency: int) -> dict[str, Any]:
+        bound = ("--calls", "200") if self._quick else ()
+        command = self._command(
+            "find-matches",
+            indexer,
+            *("--fill", "no", "--seconds", str(_SECONDS), *bound),
+            *("--warmup", str(self._warm_up)),
+            *("--connections", str(connections), "--concurrency", str(concurrency)),
+        )
+        return json.loads(await self._supervisor.output(command, timeout_s=60 + _SECONDS))
+
+    def _table(self, figures: Medians) -> list[Row]:
+        fleet = {"workers": self._workers, "blocks": BLOCKS, "query_blocks": DEPTH}
+        many = fleet | {"connections": _CONNECTIONS, "in_flight": _CONNECTIONS * _CONCURRENCY}
+        one = fleet | {"connections": 1, "in_flight": 1}
+        name = "find-matches"
+        return [
+            Row(
+                name,
+                "calls a second, one core",
+                figures["calls_s"],
+                "1/s",
+                CALLS_S_TARGET,
+                "higher",
+                many,
+            ),
+            Row(name, "server CPU a call", figures["cpu_us"], "us", settings=many),
+            Row(name, "p50, one connection", figures["p50_us"], "us", P50_US_TARGET, settings=one),
+            Row(name, "p99, one connection", figures["p99_us"], "us", settings=one),
+        ]
+
+
+def _filled(line: bytes) -> dict[str, Any] | None:
+    """The generator's line that says that the fleet is in the index."""
+    return {} if b'"filled": true' in line else None

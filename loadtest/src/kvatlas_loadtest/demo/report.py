@@ -29,8 +29,9 @@ def print_plan(console: Console, plan: Plan, options: Options) -> None:
     )
     console.print(
         f"engines: {options.engines} of {capacity.blocks_per_engine:,} blocks of "
-        f"{options.block_size} tokens, for {capacity.blocks_stored:,} different ones"
-        + ("" if capacity.evictions_certain else "; all fit, so nothing need be evicted")
+        f"{options.block_size} tokens, for {capacity.blocks_stored:,} different ones, "
+        f"{plan.engine_speedup:.3g} times as fast as real ones"
+        + ("" if capacity.evictions_certain else "; all fit: evictions are not certain")
     )
     console.print(
         f"hit ratio of an infinite cache {plan.infinite.ratio:.1%}, of one LRU cache as large as "
