@@ -31,6 +31,8 @@ pub(crate) struct Worker {
     heard: Heard,
     beat: Heard,
     lease_runs: bool,
+    /// Whether it ran and ended, and has not been renewed since.
+    lease_ended: bool,
     over_budget: bool,
     facts: v1::Heartbeat,
     /// The table's version at its last change that watchers are told of.
@@ -58,6 +60,7 @@ impl Worker {
             heard: Heard::default(),
             beat: Heard::default(),
             lease_runs: false,
+            lease_ended: false,
             over_budget: false,
             facts: v1::Heartbeat::default(),
             changed_at: 0,
@@ -152,6 +155,7 @@ impl Worker {
             .is_some_and(|age| age <= around.lease_ms);
         if self.lease_runs && !runs && self.slot.is_some() {
             around.counters.add(Count::LeasesEnded);
+            self.lease_ended = true;
         }
         self.lease_runs &= runs;
         self.settle(around);
@@ -233,8 +237,9 @@ impl Worker {
             .heard
             .age_ms(logs)
             .is_some_and(|age| age <= around.lease_ms);
-        if runs && !self.lease_runs && self.slot.is_some() {
+        if runs && self.lease_ended {
             around.counters.add(Count::LeasesResumed);
+            self.lease_ended = false;
         }
         self.lease_runs |= runs;
     }

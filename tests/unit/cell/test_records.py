@@ -1,0 +1,119 @@
+"""What a cell makes of records: those it takes, and those it refuses in words."""
+
+import pytest
+
+from kvatlas_wire import seal_record
+from kvatlas_wire.v1 import events_pb2 as pb
+from tests.unit.cell.bench import Bench, held
+from tests.unit.cell.speaker import Speaker, clear, remove, shutdown, store
+
+
+def test_stores_removes_and_clears_are_what_find_matches_answers_from() -> None:
+    bench, a, b = Bench(), Speaker(1), Speaker(2, dp_rank=3)
+    bench.feed(a.events(store(1, 2, 3)), b.events(store(1), store(2)))
+    assert bench.find(1, 2, 3, 4) == [(1, 0, 3), (2, 3, 2)]
+    bench.feed(a.events(remove(3, 2)))
+    assert bench.find(1, 2, 3) == [(2, 3, 2), (1, 0, 1)]
+    bench.feed(b.events(clear()))
+    assert bench.find(1, 2, 3) == [(1, 0, 1)]
+
+
+def test_tiers_are_kept_apart_and_any_of_them_matches() -> None:
+    bench, speaker = Bench(), Speaker()
+    bench.feed(speaker.events(store(5, 6), store(6, 9, tier=pb.TIER_HOST)))
+    assert held(bench.worker()) == {pb.TIER_DEVICE: (2, 5 ^ 6), pb.TIER_HOST: (2, 6 ^ 9)}
+    bench.feed(speaker.events(clear(pb.TIER_DEVICE)))
+    assert held(bench.worker()) == {pb.TIER_HOST: (2, 6 ^ 9)}
+    assert bench.find(6) == [(1, 0, 1)]
+    bench.feed(speaker.events(clear(pb.TIER_HOST)))
+    assert held(bench.worker()) == {}
+
+
+def test_duplicates_and_overlaps_change_nothing() -> None:
+    bench, speaker = Bench(), Speaker()
+    first, second = speaker.events(store(1, 2)), speaker.events(remove(2))
+    overlapping = speaker.events(store(1, 2), remove(2), store(7), first=1)
+    for record in (first, second, first, second, overlapping, first, overlapping):
+        assert bench.feed(record).accepted == 1
+    assert held(bench.worker()) == {pb.TIER_DEVICE: (2, 1 ^ 7)}
+    assert bench.count('records_dropped{reason="seen"}') == 4
+    assert bench.count("events_applied") == 3
+
+
+@pytest.mark.parametrize(
+    ("speaker", "reason", "words"),
+    [
+        (Speaker(cell="red"), "other_cell", ("red", "blue")),
+        (Speaker(model="other"), "other_model", ("other", "model")),
+        (Speaker(block_size=64), "other_block_size", ("64", "16")),
+        (Speaker(hash_contract="sha-1"), "other_hash_contract", ("sha-1", "xxh3-1337-v1")),
+        (Speaker(epoch=10_700_000_000), "epoch_ahead", ("10700000000", "ten minutes")),
+        (Speaker(epoch=0), "malformed", ("no epoch",)),
+    ],
+)
+def test_what_is_not_of_this_cell_is_refused_naming_both_values(
+    speaker: Speaker, reason: str, words: tuple[str, ...]
+) -> None:
+    bench = Bench()
+    applied = bench.feed(speaker.events(store(1)), speaker.heartbeat())
+    assert (applied.accepted, applied.rejected) == (0, 2)
+    assert applied.first_rejection is not None
+    assert all(word in applied.first_rejection for word in words)
+    assert bench.count(f'records_rejected{{reason="{reason}"}}') == 2
+    assert bench.find(1) == []
+    assert list(bench.status().workers) == []
+
+
+def malformed() -> list[bytes]:
+    header = Speaker().header()
+    beat, snapshot = pb.Heartbeat(), pb.Snapshot(parts=1)
+    bad = (
+        pb.Batch(),
+        pb.Batch(header=header),
+        pb.Batch(header=header, events=[store(1)]),
+        pb.Batch(header=header, first_event_id=1, events=[pb.Event()]),
+        pb.Batch(header=header, first_event_id=2**64 - 1, events=[store(1)]),
+        pb.Batch(header=header, first_event_id=1, events=[store(1, tier=pb.TIER_UNSPECIFIED)]),
+        pb.Batch(header=header, first_event_id=1, events=[store(1)], heartbeat=beat),
+        pb.Batch(header=header, snapshot=snapshot, heartbeat=beat),
+        pb.Batch(header=header, snapshot=pb.Snapshot(part=1, parts=1)),
+        pb.Batch(header=header, first_event_id=1, events=[shutdown(0), store(1)]),
+        pb.Batch(
+            header=header,
+            first_event_id=1,
+            events=[shutdown(pb.Shutdown.REASON_ENGINE_GONE), store(1)],
+        ),
+    )
+    return [seal_record(batch.SerializeToString()) for batch in bad] + [
+        seal_record(b"\xff\xff\xff"),
+    ]
+
+
+@pytest.mark.parametrize("record", malformed())
+def test_malformed_records_are_counted_and_passed_over(record: bytes) -> None:
+    bench, speaker = Bench(), Speaker()
+    applied = bench.feed(record, speaker.events(store(1)))
+    assert (applied.accepted, applied.rejected) == (1, 1)
+    assert bench.count('records_rejected{reason="malformed"}') == 1
+    assert bench.find(1) == [(1, 0, 1)]
+
+
+def test_foreign_newer_damaged_and_oversized_records_are_told_apart() -> None:
+    bench, good = Bench(), Speaker().events(store(1))
+    newer = good[:3] + b"\x02" + good[4:]
+    damaged = good[:-1] + bytes([good[-1] ^ 1])
+    header = Speaker().header()
+    many = pb.Batch(header=header, first_event_id=1, events=[clear()] * 4_097)
+    wide = pb.Batch(header=header, first_event_id=1, events=[store(*range(65_537))])
+    oversized = [seal_record(batch.SerializeToString()) for batch in (many, wide)]
+    applied = bench.feed(b"hello", newer, damaged, *oversized, seal_record(bytes(1 << 20)))
+    assert (applied.accepted, applied.rejected) == (0, 6)
+    reasons = ("foreign", "unknown_version", "corrupt", "too_large")
+    counts = bench.counts(f'records_rejected{{reason="{reason}"}}' for reason in reasons)
+    assert list(counts.values()) == [1, 1, 1, 3]
+
+
+def test_a_whole_sized_record_is_taken() -> None:
+    bench, hashes = Bench(), range(1, 65_537)
+    assert bench.feed(Speaker().events(store(*hashes))).accepted == 1
+    assert bench.worker().info.blocks == 65_536
