@@ -7,9 +7,25 @@ from pathlib import Path
 
 import pytest
 
+from kvatlas_chassis import FatalError
+from kvatlas_loadtest.bench.find_matches import find_program
+
+REPOSITORY = Path(__file__).parents[2]
 KVATLAS = Path(sys.executable).parent / "kvatlas"
 
 
+@pytest.fixture(name="_load_generator", scope="module")
+def _build_load_generator() -> None:
+    """Built by `make bench`, and by `cargo test`; here where neither has run."""
+    try:
+        find_program(("release", "debug"))
+    except FatalError:
+        words = ["cargo", "build", "--quiet", "--locked", "-p", "kvatlas-loadgen"]
+        subprocess.run(words, cwd=REPOSITORY, check=True)
+
+
+@pytest.mark.timeout(600)  # the load generator may have to be built
+@pytest.mark.usefixtures("_load_generator")
 @pytest.mark.parametrize("name", ["hashing", "find-matches", "frontend"])
 def test_a_benchmark_runs_and_writes_rows(name: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
