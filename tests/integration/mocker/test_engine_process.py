@@ -7,23 +7,34 @@ from typing import Any
 
 import aiohttp
 import pytest
+import pytest_asyncio
 
 from kvatlas_mocker.process import EngineProcess, running_engine
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # one engine serves the module
 
 PROMPT = list(range(1000, 1040))
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
         yield session
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[EngineProcess]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def process() -> AsyncIterator[EngineProcess]:
     flags = ("--model", "m", "--lora", "sql", "--blocks", "64", "--speedup", "inf")
     async with running_engine(*flags, "--dp-ranks", "2") as process:
         yield process
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def engine(http: aiohttp.ClientSession, process: EngineProcess) -> EngineProcess:
+    """The module's engine, empty: it comes back as if its process had been killed."""
+    async with http.post(f"{process.url}/debug/fault", json={"restart": True}) as response:
+        assert (response.status, await response.json()) == (200, {})
+    return process
 
 
 async def post(
@@ -173,14 +184,18 @@ async def test_a_rank_is_honoured_and_must_exist(
 ) -> None:
     url = f"{engine.url}/v1/completions"
     body = {"prompt": PROMPT, "max_tokens": 1}
+    async with http.get(f"{engine.url}/debug/cache?dp_rank=1") as response:
+        assert (await response.json())["blocks"] == {"device": []}
     for rank in ("1", "0", "1"):
         status, _, served_by = await post(http, url, body, X_data_parallel_rank=rank)
         assert (status, served_by) == (200, rank)
     status, answer, _ = await post(http, url, body, X_data_parallel_rank="2")
     assert status == 400
     assert answer["error"]["message"] == "data_parallel_rank 2 is out of range [0, 2)."
-    status, _, _ = await post(http, url, body, X_data_parallel_rank="first")
+    status, _, _ = await post(http, url, body, X_data_parallel_rank="--1")
     assert status == 200
+    async with http.get(f"{engine.url}/debug/cache?dp_rank=1") as response:
+        assert len((await response.json())["blocks"]["device"]) == 2
 
 
 async def test_the_pages_around_the_model_are_those_of_vllm(
@@ -225,6 +240,8 @@ async def test_metrics_count_under_the_names_of_vllm(
     assert seen[labelled("vllm:num_requests_waiting")] == 0
     assert seen[labelled("vllm:kv_cache_usage_perc")] == 0
     assert seen[labelled("vllm:time_to_first_token_seconds_count")] == 2
+    name = 'vllm:request_success_total{engine="0",finished_reason="length",model_name="m"}'
+    assert seen[name] == 2
     (config,) = [n for n in seen if n.startswith("vllm:cache_config_info") and 'engine="0"' in n]
     assert 'block_size="16"' in config
     assert 'num_gpu_blocks="64"' in config

@@ -10,10 +10,13 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+import pytest_asyncio
 import zmq
 import zmq.asyncio
 
 from kvatlas_mocker.process import EngineProcess, running_engine
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")  # one engine serves the module
 
 END = b"\xff" * 8
 
@@ -50,24 +53,32 @@ class Followed:
             parent = block_hash
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def http() -> AsyncIterator[aiohttp.ClientSession]:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
         yield session
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def context() -> AsyncIterator[zmq.asyncio.Context]:
     context = zmq.asyncio.Context()
     yield context
     context.destroy(linger=0)
 
 
-@pytest.fixture
-async def engine() -> AsyncIterator[EngineProcess]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def process() -> AsyncIterator[EngineProcess]:
     flags = ("--model", "m", "--blocks", "48", "--block-size", "4", "--speedup", "inf")
     async with running_engine(*flags) as process:
         yield process
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def engine(http: aiohttp.ClientSession, process: EngineProcess) -> EngineProcess:
+    """The module's engine, empty: it comes back as if its process had been killed."""
+    async with http.post(f"{process.url}/debug/fault", json={"restart": True}) as response:
+        assert (response.status, await response.json()) == (200, {})
+    return process
 
 
 async def post(http: aiohttp.ClientSession, url: str, body: object) -> int:
@@ -115,10 +126,11 @@ async def subscribe(
 
 
 async def replay(
-    context: zmq.asyncio.Context, engine: EngineProcess, start: int
+    context: zmq.asyncio.Context, engine: EngineProcess, start: int, *, rank: int = 0
 ) -> list[tuple[int, bytes]]:
+    host, _, port = engine.replay.rpartition(":")
     socket = context.socket(zmq.DEALER)
-    socket.connect(engine.replay)
+    socket.connect(f"{host}:{int(port) + rank}")
     await socket.send_multipart([b"", start.to_bytes(8, "big")])  # pyright: ignore[reportUnknownMemberType] - untyped in pyzmq
     messages: list[tuple[int, bytes]] = []
     while True:
@@ -191,6 +203,7 @@ async def test_a_dropped_message_is_in_replay_and_a_hole_is_nowhere(
 async def test_a_restarted_engine_is_empty_and_counts_from_0_at_the_same_addresses(
     context: zmq.asyncio.Context, http: aiohttp.ClientSession, engine: EngineProcess
 ) -> None:
+    socket, _ = await subscribe(context, http, engine)
     for prompt in prompts(5, seed=3):
         await complete(http, engine, prompt)
     before = await truth(http, engine)
@@ -201,7 +214,32 @@ async def test_a_restarted_engine_is_empty_and_counts_from_0_at_the_same_address
     assert after["epoch"] > before["epoch"]
     assert await replay(context, engine, 0) == []
     assert await complete(http, engine, list(range(20))) == 200
-    assert (await replay(context, engine, 0))[0][0] == 0
+    messages = await replay(context, engine, 0)
+    assert [seq for seq, _ in messages] == list(range(len(messages)))
+    # A subscriber that stayed is connected again, by itself, and sees the new numbers.
+    seen = set[tuple[bytes, bytes]]()
+    while not seen & {(seq.to_bytes(8, "big"), payload) for seq, payload in messages}:
+        await post(http, f"{engine.url}/reset_prefix_cache", {})
+        messages = await replay(context, engine, 0)
+        while await socket.poll(timeout=20):
+            _, seq, payload = await socket.recv_multipart()
+            seen.add((seq, payload))
+
+
+async def test_each_rank_has_a_stream_of_its_own(
+    context: zmq.asyncio.Context, http: aiohttp.ClientSession
+) -> None:
+    async with running_engine("--model", "m", "--dp-ranks", "3", "--speedup", "inf") as engine:
+        headers = {"X-data-parallel-rank": "2"}
+        body = {"prompt": list(range(40)), "max_tokens": 1}
+        url = f"{engine.url}/v1/completions"
+        async with http.post(url, json=body, headers=headers) as response:
+            assert response.status == 200
+        assert await replay(context, engine, 0, rank=1) == []
+        ((seq, payload),) = await replay(context, engine, 0, rank=2)
+        _, (event,), rank = msgspec.msgpack.decode(payload)
+        assert (seq, rank, event["type"]) == (0, 2, "BlockStored")
+        assert event["token_ids"] == list(range(32))
 
 
 async def test_a_restart_cuts_open_requests_off(http: aiohttp.ClientSession) -> None:

@@ -17,27 +17,34 @@ assert PACKAGE.origin is not None
 MODEL_FILE = next(Path(PACKAGE.origin).parent.rglob("tokenizer.json"))
 
 
-@pytest.mark.parametrize("where", ["bytes", str(MODEL_FILE)])
+@pytest.fixture(scope="module")
+def model_tokenizer() -> FileTokenizer:
+    return FileTokenizer(MODEL_FILE)
+
+
+@pytest.fixture(params=["bytes", "file"])
+def tokenizer(request: pytest.FixtureRequest, model_tokenizer: FileTokenizer) -> Tokenizer:
+    return ByteTokenizer() if request.param == "bytes" else model_tokenizer
+
+
 @pytest.mark.parametrize("text", ["How deep is ö 🦀?", "word " * 3000], ids=["short", "long"])
-async def test_text_comes_back(where: str, text: str) -> None:
-    tokenizer = open_tokenizer(where)
+async def test_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
     tokens = await tokenizer.encode(text, add_special_tokens=False)
     assert tokenizer.decode(tokens.tolist()) == text
 
 
-@pytest.mark.parametrize("where", ["bytes", str(MODEL_FILE)])
-def test_pieces_of_spoken_tokens_join_to_their_text(where: str) -> None:
-    tokenizer: Tokenizer = open_tokenizer(where)
+def test_pieces_of_spoken_tokens_join_to_their_text(tokenizer: Tokenizer) -> None:
     walk = spoken_tokens(7, tokenizer.choices)
     said = [next(walk) for _ in range(200)]
     assert "".join(tokenizer.piece(token) for token in said) == tokenizer.decode(said)
 
 
-async def test_the_fast_encoder_has_the_same_tokens() -> None:
+async def test_the_fast_encoder_has_the_same_tokens(model_tokenizer: FileTokenizer) -> None:
     text = "How deep is the cache, in blocks?\n" * 200
-    tokenizers = [FileTokenizer(MODEL_FILE), FileTokenizer(MODEL_FILE, fast=True)]
-    one, other = [await t.encode(text, add_special_tokens=True) for t in tokenizers]
-    assert one == other
+    fast = open_tokenizer(str(MODEL_FILE), fast=True)
+    assert await fast.encode(text, add_special_tokens=True) == await model_tokenizer.encode(
+        text, add_special_tokens=True
+    )
 
 
 async def test_a_token_of_the_byte_tokenizer_is_a_byte() -> None:
@@ -46,9 +53,9 @@ async def test_a_token_of_the_byte_tokenizer_is_a_byte() -> None:
     assert tokens.itemsize == 4
 
 
-def test_what_is_no_token_cannot_be_decoded() -> None:
+def test_what_is_no_token_cannot_be_decoded(model_tokenizer: FileTokenizer) -> None:
     with pytest.raises(ValueError, match="out of vocabulary"):
-        FileTokenizer(MODEL_FILE).decode([10_000_000])
+        model_tokenizer.decode([10_000_000])
 
 
 def test_a_file_that_is_no_tokenizer_is_fatal(tmp_path: Path) -> None:

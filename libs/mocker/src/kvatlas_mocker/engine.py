@@ -108,14 +108,20 @@ class Engine:
         Raises:
             ApiError: 400: there is no such rank.
         """
-        if header is not None and header.strip().lstrip("-").isdecimal():
-            index = int(header)
-            if not 0 <= index < len(self.ranks):
-                raise ApiError(
-                    f"data_parallel_rank {index} is out of range [0, {len(self.ranks)})."
-                )
-            return self.ranks[index]
-        return min(self.ranks, key=lambda rank: (rank.load, rank.index))
+        try:
+            return self.rank_at(int(header or ""))
+        except ValueError:
+            return min(self.ranks, key=lambda rank: (rank.load, rank.index))
+
+    def rank_at(self, index: int) -> Rank:
+        """The rank of that number.
+
+        Raises:
+            ApiError: 400: there is no such rank.
+        """
+        if not 0 <= index < len(self.ranks):
+            raise ApiError(f"data_parallel_rank {index} is out of range [0, {len(self.ranks)}).")
+        return self.ranks[index]
 
     def submit(self, rank: Rank, tokens: "array[int]", key: HashKey, *, output_max: int) -> Ticket:
         """Queue a generation; the tokens' array is taken over.

@@ -76,7 +76,7 @@ async def tokenize(engine: Engine, body: TokenizeBody) -> "array[int]":
 async def _completion_prompt(engine: Engine, body: CompletionBody) -> "array[int]":
     raw = bytes(body.prompt).strip()
     if raw.startswith(b'"'):
-        text = _text_decoder.decode(raw)
+        text = _decoded_text(raw)
         return await engine.tokenizer.encode(text, add_special_tokens=body.add_special_tokens)
     if not raw.startswith(b"["):
         raise ApiError("a prompt is needed: a text or a list of token ids", param="prompt")
@@ -88,6 +88,13 @@ async def _completion_prompt(engine: Engine, body: CompletionBody) -> "array[int
         raise ApiError(f"prompt: {error}", param="prompt") from None
     except OverflowError:
         raise ApiError(f"Token id is out of vocabulary [0, {TOKEN_MAX}]", param="prompt") from None
+
+
+def _decoded_text(raw: bytes) -> str:
+    try:
+        return _text_decoder.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ApiError(f"prompt: {error}", param="prompt") from None
 
 
 def _rendered(engine: Engine, body: ChatBody | TokenizeBody) -> str:

@@ -64,7 +64,14 @@ class Generations:
         prompt_tokens = len(order.prompt)
         ticket = self._engine.submit(rank, order.prompt, order.key, output_max=order.output_max)
         die_after = self._engine.faults.after_tokens if fault == "die_mid_stream" else None
-        tokens = _Tokens(ticket, self._metrics, arrived_s, http, die_after)
+        tokens = _Tokens(
+            ticket,
+            self._metrics,
+            http,
+            arrived_s=arrived_s,
+            finish_reason=order.finish_reason,
+            die_after=die_after,
+        )
         try:
             if order.stream:
                 return await self._stream(http, order, answer, tokens)
@@ -107,14 +114,17 @@ class _Tokens:
         self,
         ticket: Ticket,
         metrics: EngineMetrics,
-        arrived_s: float,
         http: web.Request,
+        *,
+        arrived_s: float,
+        finish_reason: str,
         die_after: int | None,
     ) -> None:
         self.rank = ticket.rank
         self.prompt = ticket.request.prompt_tokens
         self.count = 0
         self._ticket = ticket
+        self._finish_reason = finish_reason
         self._metrics = metrics
         self._arrived_s = arrived_s
         self._previous_s = arrived_s
@@ -145,7 +155,7 @@ class _Tokens:
         self.count += 1
         if sampled.last:
             self._ended = True
-            self._metrics.finished(self.rank, now_s - self._arrived_s)
+            self._metrics.finished(self.rank, now_s - self._arrived_s, self._finish_reason)
         return sampled
 
 

@@ -48,11 +48,11 @@ async def serve(settings: MockEngineSettings) -> None:
 
 def _announce(engine: Engine, server: EngineServer, admin: AdminServer) -> None:
     first = engine.ranks[0].stream.address
+    sockets = {"events": first.events, "replay": first.replay}
     announce_ready(
         listen=server.address,
         admin=admin.address,
-        events=first.events or "",
-        replay=first.replay or "",
+        **{name: endpoint for name, endpoint in sockets.items() if endpoint is not None},
         model=engine.settings.model,
         block_size=engine.settings.block_size,
         dp_ranks=len(engine.ranks),

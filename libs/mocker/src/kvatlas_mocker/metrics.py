@@ -5,7 +5,7 @@ What vLLM has no name for is `kvatlas_mock_engine_…`.
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -43,10 +43,26 @@ class EngineMetrics:
         self._between = self._histogram(
             "inter_token_latency_seconds", "From a token to the next.", _TOKEN_BUCKETS_S
         )
+        self._success = Counter(
+            "vllm:request_success",
+            "Requests that got all their tokens.",
+            (*_LABELS, "finished_reason"),
+            registry=self.registry,
+        )
+        self._ranks = len(engine.ranks)
         self.registry.register(_RanksCollector(engine))
-        for rank in engine.ranks:  # a scrape before the first request shows them all, empty
-            for histogram in (self._first_token, self._request, self._between):
-                histogram.labels(self._model, str(rank.index))
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin at 0, as a restarted process; a scrape before any request shows them all, empty."""
+        histograms = (self._first_token, self._request, self._between)
+        for metric in (*histograms, self._success):
+            metric.clear()
+        for rank in range(self._ranks):
+            for histogram in histograms:
+                histogram.labels(self._model, str(rank))
+            for reason in ("stop", "length"):
+                self._success.labels(self._model, str(rank), reason)
 
     def first_token(self, rank: int, seconds: float) -> None:
         """A request got its first token."""
@@ -56,8 +72,9 @@ class EngineMetrics:
         """A request got another token."""
         self._between.labels(self._model, str(rank)).observe(seconds)
 
-    def finished(self, rank: int, seconds: float) -> None:
+    def finished(self, rank: int, seconds: float, reason: str) -> None:
         """A request got its last token."""
+        self._success.labels(self._model, str(rank), reason).inc()
         self._request.labels(self._model, str(rank)).observe(seconds)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:

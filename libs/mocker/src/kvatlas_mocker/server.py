@@ -147,7 +147,10 @@ class _Pages:
         return web.Response()
 
     async def cache(self, http: web.Request) -> web.Response:
-        rank = self._engine.rank(http.query.get("dp_rank", "0"))
+        asked = http.query.get("dp_rank", "0")
+        if not asked.isdecimal():
+            raise ApiError(f"dp_rank {asked!r} is no number", param="dp_rank")
+        rank = self._engine.rank_at(int(asked))
         rank.publish()  # so that the answer is what the events say, in the middle of a step too
         blocks = [
             [block_hash, _tokens(raw), parent]
@@ -163,6 +166,7 @@ class _Pages:
         self._engine.faults.arm(order)
         if order.restart:
             await self._engine.restart()
+            self._metrics.reset()
         return _json(self._engine.faults.armed())
 
 
