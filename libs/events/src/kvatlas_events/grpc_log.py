@@ -9,7 +9,6 @@ responses say how far it is with each worker; less than was sent means that a sn
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 import grpc
@@ -17,9 +16,7 @@ from grpc import aio
 
 from kvatlas_events.codec import Progress, progress
 from kvatlas_events.log import Appended, Fenced, LogUnavailable, RecordsRejected
-from kvatlas_events.model import Worker
-from kvatlas_wire.v1 import indexer_pb2 as pb
-from kvatlas_wire.v1.indexer_pb2_grpc import IndexerStub
+from kvatlas_events.rpc import Answer, IngestStream, Position, StreamOver
 
 _REQUEST_BYTES_MAX = 2 << 20
 """Of the records in one request; servers refuse messages beyond 4 MiB unless told otherwise."""
@@ -50,7 +47,7 @@ class GrpcWriter:
         self._address = address
         self._answer_s = answer_s
         self._channel: aio.Channel | None = None
-        self._stream: _Stream | None = None
+        self._stream: IngestStream | None = None
 
     @property
     def name(self) -> str:
@@ -59,18 +56,18 @@ class GrpcWriter:
 
     async def append(self, records: Sequence[bytes]) -> Appended:
         """As of `LogWriter`."""
-        requests = [pb.IngestRequest(records=part) for part in _parts(records)]
+        requests = list(_parts(records))
         stream = self._open_stream()
         try:
             async with asyncio.timeout(self._answer_s):
-                responses = await stream.send(requests)
+                answers = await stream.send(requests)
         except TimeoutError as error:
             stream.abandon()
             why = f"{self.name} does not answer within {self._answer_s:g} s"
             raise LogUnavailable(why) from error
-        except _StreamOver as over:
+        except StreamOver as over:
             raise self._in_words(over) from over
-        return self._judge(records, responses)
+        return self._judge(records, answers)
 
     async def close(self) -> None:
         """As of `LogWriter`."""
@@ -80,14 +77,14 @@ class GrpcWriter:
         if self._channel is not None:
             await self._channel.close()
 
-    def _open_stream(self) -> "_Stream":
+    def _open_stream(self) -> IngestStream:
         if self._stream is None or self._stream.is_over:
             if self._channel is None:
                 self._channel = aio.insecure_channel(self._address, options=_OPTIONS)
-            self._stream = _Stream(IndexerStub(self._channel).Ingest())
+            self._stream = IngestStream(self._channel)
         return self._stream
 
-    def _in_words(self, over: "_StreamOver") -> LogUnavailable | RecordsRejected:
+    def _in_words(self, over: StreamOver) -> LogUnavailable | RecordsRejected:
         if over.code in _REFUSALS:
             return RecordsRejected(f"{self.name} rejects the records: {over.details}")
         if over.code is grpc.StatusCode.UNIMPLEMENTED:
@@ -95,18 +92,14 @@ class GrpcWriter:
         code = "" if over.code is None else f"{over.code.name}: "
         return LogUnavailable(f"{self.name} cannot be reached: {code}{over.details}")
 
-    def _judge(self, records: Sequence[bytes], responses: Sequence[pb.IngestResponse]) -> Appended:
-        for response in responses:
-            if response.rejected:
-                why = response.first_rejection or "it does not say why"
+    def _judge(self, records: Sequence[bytes], answers: Sequence[Answer]) -> Appended:
+        for answer in answers:
+            if answer.rejected:
+                why = answer.first_rejection or "it does not say why"
                 raise RecordsRejected(
-                    f"{self.name} rejects {response.rejected} of {len(records)} records: {why}"
+                    f"{self.name} rejects {answer.rejected} of {len(records)} records: {why}"
                 )
-        positions = {
-            Worker(position.worker.worker_id, position.worker.dp_rank): position
-            for response in responses
-            for position in response.positions
-        }
+        positions = {each.worker: each for answer in answers for each in answer.positions}
         lacking = {worker for worker, position in positions.items() if not position.whole}
         # One worker's records come in its order, so the last one says where it should be by now.
         sent = progress(records[-1]) if records and positions else None
@@ -119,7 +112,7 @@ class GrpcWriter:
         return Appended(needs_snapshot=frozenset(lacking))
 
 
-def _is_behind(position: pb.WorkerPosition, sent: Progress) -> bool:
+def _is_behind(position: Position, sent: Progress) -> bool:
     return (position.epoch, position.last_event_id) < (sent.epoch, sent.last_event_id)
 
 
@@ -134,91 +127,3 @@ def _parts(records: Sequence[bytes]) -> Iterable[list[bytes]]:
         part.append(record)
         part_bytes += len(record)
     yield part
-
-
-class _StreamOver(Exception):  # noqa: N818 - an event, for those who wait
-    """The stream is over; `code` is None where nobody said why."""
-
-    def __init__(self, code: grpc.StatusCode | None, details: str) -> None:
-        super().__init__(details)
-        self.code = code
-        self.details = details
-
-
-class _Stream:
-    """One `Ingest` call: requests out, their responses to whoever waits, in order.
-
-    The call is touched by the stream's own two tasks alone: grpc ends a call when a task that
-    waits on it is cancelled, and one append's end must not be another's.
-    """
-
-    def __init__(self, call: aio.StreamStreamCall[pb.IngestRequest, pb.IngestResponse]) -> None:
-        self._call = call
-        self._over: _StreamOver | None = None
-        self._outgoing: asyncio.Queue[pb.IngestRequest] = asyncio.Queue()
-        self._waiting: deque[asyncio.Future[pb.IngestResponse]] = deque()
-        self._tasks = (
-            asyncio.create_task(self._write(), name="kvatlas ingest requests"),
-            asyncio.create_task(self._read(), name="kvatlas ingest responses"),
-        )
-
-    @property
-    def is_over(self) -> bool:
-        return self._over is not None
-
-    async def send(self, requests: Sequence[pb.IngestRequest]) -> list[pb.IngestResponse]:
-        """Send `requests` together and return a response to each.
-
-        Raises:
-            _StreamOver: it ended before all of them were answered.
-        """
-        if self._over is not None:
-            raise self._over
-        answers = [asyncio.get_running_loop().create_future() for _ in requests]
-        self._waiting.extend(answers)
-        for request in requests:
-            self._outgoing.put_nowait(request)
-        return await asyncio.gather(*answers)
-
-    def abandon(self) -> None:
-        """End the stream; everybody who waits is told."""
-        self._end(_StreamOver(None, "the stream was ended on this side"))
-
-    async def ended(self) -> None:
-        """Wait until nothing of the stream runs any more."""
-        await asyncio.wait(self._tasks)
-
-    async def _write(self) -> None:
-        try:
-            while True:
-                await self._call.write(await self._outgoing.get())
-        except (aio.AioRpcError, asyncio.InvalidStateError):
-            return  # the call has ended; the reading task knows why and tells
-
-    async def _read(self) -> None:
-        over = _StreamOver(None, "the reading task was cancelled")
-        try:
-            while isinstance(response := await self._call.read(), pb.IngestResponse):
-                if not self._waiting:
-                    over = _StreamOver(None, "a response to no request")
-                    break
-                answer = self._waiting.popleft()
-                if not answer.done():  # else its append was cancelled
-                    answer.set_result(response)
-            else:
-                over = _StreamOver(None, "the stream was ended on the other side")
-        except aio.AioRpcError as error:
-            over = _StreamOver(error.code(), error.details() or "no details")
-        finally:
-            self._end(over)
-
-    def _end(self, over: _StreamOver) -> None:
-        if self._over is not None:
-            return
-        self._over = over
-        self._call.cancel()
-        self._tasks[0].cancel()
-        for answer in self._waiting:
-            if not answer.done():
-                answer.set_exception(over)
-        self._waiting.clear()

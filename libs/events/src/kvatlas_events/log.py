@@ -24,7 +24,8 @@ class RecordsRejected(Exception):  # noqa: N818 - the contract's name
 
 
 class Fenced(RecordsRejected):
-    """Another publisher speaks for the worker, in a later life."""
+    """The worker is spoken for in a later life: by another publisher, or by the caller's own new
+    epoch, which the receiver knows from another transport already."""
 
     def __init__(self, name: str, worker: Worker, epoch: int, rival_epoch: int) -> None:
         super().__init__(
