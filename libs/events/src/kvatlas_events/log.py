@@ -24,12 +24,14 @@ class RecordsRejected(Exception):  # noqa: N818 - the contract's name
 
 
 class Fenced(RecordsRejected):
-    """The worker is spoken for in a later life: by another publisher, or by the caller's own new
-    epoch, which the receiver knows from another transport already."""
+    """The worker has a later life already.
+
+    It is another publisher's, or the caller's own, which the receiver knows from another transport.
+    """
 
     def __init__(self, name: str, worker: Worker, epoch: int, rival_epoch: int) -> None:
         super().__init__(
-            f"{name}: worker {worker} has a newer publisher, of epoch {rival_epoch}; ours is {epoch}"
+            f"{name}: worker {worker} is in epoch {rival_epoch} already; ours is {epoch}"
         )
         self.worker = worker
         self.epoch = epoch
