@@ -123,14 +123,14 @@ class ScriptedReplica(indexer_pb2_grpc.IndexerServicer):
         del request, context
         return self.status
 
-    def Ingest(
+    def Ingest(  # noqa: N802 - the generated name
         self, request_iterator: object, context: grpc.ServicerContext
     ) -> Iterator[indexer_pb2.IngestResponse]:
         del request_iterator
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "not part of the client's contract")
         yield from ()
 
-    def Dump(
+    def Dump(  # noqa: N802 - the generated name
         self, request: object, context: grpc.ServicerContext
     ) -> Iterator[indexer_pb2.DumpResponse]:
         del request

@@ -21,15 +21,22 @@ class Replicas:
     def __init__(self, addresses: Sequence[str], rng: Random) -> None:
         """Begins with everyone in good health; `rng` picks who is first, and jitters backoffs."""
         self._states = [_State(address) for address in addresses]
+        self._failing = False
+        count = len(addresses)
+        self._rotations = [
+            tuple(addresses[(turn + i) % count] for i in range(count)) for turn in range(count)
+        ]
         self._rng = rng
         self._turn = rng.randrange(len(self._states))
         self._lock = threading.Lock()
 
-    def order(self, now_s: float) -> list[str]:
+    def order(self, now_s: float) -> Sequence[str]:
         """All addresses, the one to ask first in front."""
         with self._lock:
             count = len(self._states)
             self._turn = (self._turn + 1) % count
+            if not self._failing:
+                return self._rotations[self._turn]
             turns = [self._states[(self._turn + i) % count] for i in range(count)]
             # Stable: those that may be asked (0) keep their turns, the others follow by time.
             turns.sort(key=lambda state: max(0.0, state.retry_s - now_s))
@@ -42,15 +49,19 @@ class Replicas:
 
     def answered(self, address: str) -> None:
         """The replica is in good health."""
+        if not self._failing:
+            return
         with self._lock:
             state = self._find(address)
             state.failures, state.retry_s, state.last_error = 0, 0.0, None
             state.probed = False
+            self._failing = any(state.failures for state in self._states)
 
     def failed(self, address: str, now_s: float, error: str) -> None:
         """The replica could not be reached in time, or says that it cannot serve."""
         with self._lock:
             state = self._find(address)
+            self._failing = True
             # Calls that were under way together fail together: that is one failure.
             if not state.failures or state.probed or state.retry_s <= now_s:
                 state.failures += 1

@@ -13,9 +13,12 @@ from kvatlas_hashing.arrays import Hashes, Tokens, as_uint64
 UINT32_MAX = 2**32 - 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Query:
-    """What a replica is asked."""
+    """What a replica is asked.
+
+    Nobody changes one; it is not frozen only because that costs each question a microsecond.
+    """
 
     terms: CellTerms
     hashes: NDArray[np.uint64]

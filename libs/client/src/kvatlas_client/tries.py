@@ -5,7 +5,7 @@ half of the time that is left. What a failure means is decided here and nowhere 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kvatlas_client.errors import CallFailed, CellMismatch, NoReplicaAnswered, QueryRejected
 from kvatlas_client.health import Replicas
@@ -20,8 +20,7 @@ TRY_SHARE = 0.5
 TRY_S_MIN = 0.0002
 
 
-@dataclass(frozen=True, slots=True)
-class Try:
+class Try(NamedTuple):
     """Ask this replica, and wait no longer."""
 
     replica: str
