@@ -199,6 +199,22 @@ async def test_a_password_with_special_characters_opens(
         assert "s3cret" not in writer.name
 
 
+async def test_an_account_with_the_documented_rights_is_enough(
+    server: EmbeddedValkey, client: Client, open_server: Callable[..., RedisServer]
+) -> None:
+    rights = "+set +get +xadd +xread +xlen +xinfo +multi +exec +ping"
+    await client.execute_command(
+        *("ACL", "SETUSER", "narrow", "on", ">secret", "~kvatlas:*", *rights.split())
+    )
+    narrow = open_server(f"redis://narrow:secret@127.0.0.1:{server.port}")
+    await RedisWriter(narrow, cell="test").append([b"x"])
+    assert (await RedisReader(narrow, cell="test").read(0.01)).records == [b"x"]
+    await client.execute_command("ACL", "SETUSER", "narrow", "-xadd")
+    why = await why_unavailable(RedisWriter(narrow, cell="test").append([b"x"]))
+    assert "does not let us in" in why
+    assert "xadd" in why
+
+
 async def test_a_server_that_is_no_redis_is_named_as_such(
     open_server: Callable[..., RedisServer],
 ) -> None:
