@@ -14,6 +14,10 @@
 //!
 //! Ids are kept ascending, so equal inline sets are equal words. 15 bits make 32,768 worker slots.
 //! The word alone says how long the bitmap is, so a reader needs nothing else to read it.
+//!
+//! `unsafe` here: a [`Set`] vouches that its word's bitmap may be read for as long as it lives. Sound
+//! because only a slot borrowed from a protected table makes one ([`Set::from_word`] has the terms).
+//! Checked by `tests/differential.rs` and `tests/stress.rs`.
 
 use std::sync::atomic::AtomicU64;
 
