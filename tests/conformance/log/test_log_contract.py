@@ -50,7 +50,7 @@ class Memory:
     position = "5"
 
     def __init__(self) -> None:
-        self.log = MemoryLog(records_max=64)
+        self.log = MemoryLog(records_max=512)
         self.log.outage = "not started"
 
     async def start(self) -> None:
@@ -266,18 +266,22 @@ async def test_two_writers_interleave_and_keep_each_ones_order(transport: Transp
     assert [record for record in got if record.startswith(b"b")] == records("b", 20)
 
 
-async def test_tasks_that_share_a_writer_keep_each_ones_order(transport: Transport) -> None:
+async def test_a_crowd_of_tasks_shares_a_writer_and_keeps_each_ones_order(
+    transport: Transport,
+) -> None:
     writer = transport.writer()
+    await writer.append([])
 
     async def write(prefix: str) -> None:
-        for record in records(prefix, 10):
+        for record in records(prefix, 3):
             await writer.append([record])
 
-    await asyncio.gather(*(write(prefix) for prefix in "abcd"))
-    got = await read(transport.reader(), 40)
-    for prefix in "abcd":
+    crowd = [f"task {number}:" for number in range(150)]
+    await asyncio.gather(*(write(prefix) for prefix in crowd))
+    got = await read(transport.reader(), 450)
+    for prefix in crowd:
         mine = [record for record in got if record.startswith(prefix.encode())]
-        assert mine == records(prefix, 10)
+        assert mine == records(prefix, 3)
 
 
 async def test_records_of_one_mebibyte_pass(transport: Transport) -> None:

@@ -6,7 +6,7 @@ own retries are off: they would stall a caller that has better things to do, and
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -29,6 +29,8 @@ Reply = Any
 
 _CONNECT_S = 5.0
 _ANSWER_S = 10.0
+_CALLS_MAX = 16
+"""At once, each on a connection of its own: a writer can be shared by a thousand deliveries."""
 _PORT = 6379
 _TLS_OPTIONS = (
     *("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"),
@@ -37,7 +39,7 @@ _TLS_OPTIONS = (
 
 
 class RedisServer:
-    """A lazily connected server; calls by several tasks use a connection each.
+    """A lazily connected server; several tasks may call it.
 
     Raises:
         ValueError: the URL cannot be used.
@@ -49,6 +51,7 @@ class RedisServer:
         """How many have been made: the library replaces a broken one in silence, but behind a new
         one there may be a server that has been started again."""
         self._answer_s = answer_s
+        self._turn = asyncio.Semaphore(_CALLS_MAX)
         try:
             # The library's own types are unknown in part.
             self._client: Any = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
@@ -67,14 +70,14 @@ class RedisServer:
 
     async def call(self, *command: str | bytes | int, wait_s: float = 0.0) -> Reply:
         """Return the reply to one command that the server may hold back for `wait_s`."""
-        return await self._guarded(self._client.execute_command(*command), wait_s)
+        return await self._guarded(lambda: self._client.execute_command(*command), wait_s)
 
     async def call_together(self, commands: Sequence[Command], *, atomic: bool) -> list[Reply]:
         """Return the replies to `commands`, sent at once; a command's own error is its reply."""
         pipeline = self._client.pipeline(transaction=atomic)
         for command in commands:
             pipeline.execute_command(*command)
-        return await self._guarded(pipeline.execute(raise_on_error=False), 0.0)
+        return await self._guarded(lambda: pipeline.execute(raise_on_error=False), 0.0)
 
     def unusable(self, error: Exception) -> LogUnavailable:
         """Put `error` into words for whoever runs the server or wrote its URL."""
@@ -99,10 +102,10 @@ class RedisServer:
         await connection.on_connect()
         self.connections += 1
 
-    async def _guarded(self, answer: Any, wait_s: float) -> Reply:  # noqa: ANN401 - the library's
+    async def _guarded(self, call: Callable[[], Awaitable[Reply]], wait_s: float) -> Reply:
         try:
-            async with asyncio.timeout(wait_s + self._answer_s):
-                return await answer
+            async with self._turn, asyncio.timeout(wait_s + self._answer_s):
+                return await call()
         except (RedisError, OSError) as error:
             # What a connection still holds after an error is anybody's guess.
             await self._client.connection_pool.disconnect(inuse_connections=False)
