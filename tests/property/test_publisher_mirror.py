@@ -7,7 +7,7 @@ mirror says is replayed into a naive index, which has to be prefix-closed after 
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kvatlas_engines import Cleared, EngineEvent, Removed, Stored, StoredByHash, Tier
 from kvatlas_events import Clear, Event, Remove, Store, TierDigest, digest
@@ -18,7 +18,7 @@ from kvatlas_publisher.mirror import Mirror
 SAID = dict(zip(Tier, SaidTier, strict=True))
 Path = tuple[int, ...]
 PATHS = st.lists(st.integers(0, 1), min_size=1, max_size=4).map(tuple)
-TIERS = st.sampled_from(Tier)
+TIERS = st.sampled_from([Tier.DEVICE, Tier.DEVICE, Tier.DEVICE, Tier.HOST, Tier.REMOTE])
 VARIANTS = st.integers(0, 1)
 
 
@@ -97,14 +97,15 @@ class Machine(RuleBasedStateMachine):
             )
         )
 
-    @rule(data=st.data(), tier=TIERS, count=st.integers(1, 4))
-    def engine_evicts(self, data: st.DataObject, tier: Tier, count: int) -> None:
-        held = sorted(self.engine[tier])
-        if held:
-            gone = data.draw(st.lists(st.sampled_from(held), max_size=count))
-            for each in gone:
-                self.engine[tier].pop(each, None)
-            self.tell(Removed(tuple(gone), tier))
+    @precondition(lambda self: any(self.engine.values()))
+    @rule(data=st.data(), shallow=st.booleans())
+    def engine_evicts(self, data: st.DataObject, *, shallow: bool) -> None:
+        tier = data.draw(st.sampled_from([tier for tier, held in self.engine.items() if held]))
+        held = sorted(self.engine[tier])[: 3 if shallow else None]  # a head has a short number
+        gone = data.draw(st.lists(st.sampled_from(held), min_size=1, max_size=3))
+        for each in gone:
+            self.engine[tier].pop(each, None)
+        self.tell(Removed(tuple(gone), tier))
 
     @rule(data=st.data(), tier=TIERS, to=TIERS)
     def engine_offloads_without_tokens(self, data: st.DataObject, tier: Tier, to: Tier) -> None:
@@ -115,6 +116,7 @@ class Machine(RuleBasedStateMachine):
                 self.engine[to][each] = self.engine[tier][each]
             self.tell(StoredByHash(tuple(moved), to))
 
+    @precondition(lambda self: len(self.held_anywhere()) > 6)  # let something grow first
     @rule(tier=st.none() | TIERS)
     def engine_clears(self, tier: Tier | None) -> None:
         for each in Tier if tier is None else [tier]:
@@ -154,5 +156,5 @@ class Machine(RuleBasedStateMachine):
         assert self.mirror.held_blocks == sum(map(len, self.engine.values()))
 
 
-Machine.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+Machine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestMirrorSaysWhatTheEngineHolds = Machine.TestCase
