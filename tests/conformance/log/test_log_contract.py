@@ -102,6 +102,11 @@ class Redis:
         return reader
 
     async def close(self) -> None:
+        if self.fixed_url is not None:
+            server = RedisServer(self.fixed_url)
+            keys = [f"kvatlas:{{{self.cell}}}:{what}" for what in ("log:0", "identity")]
+            await server.call("DEL", *keys)
+            await server.close()
         for each in self.open:
             await each.close()
         self.server.stop()
