@@ -161,3 +161,36 @@ async def test_small_writes_are_sent_at_once(stage: Stage) -> None:
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     writer.close()
     await writer.wait_closed()
+
+
+async def test_a_client_that_asks_before_a_large_body_is_told_to_go_on(stage: Stage) -> None:
+    engine = await stage.engine(7)
+    await stage.start(request_bytes_max=1000)
+    await stage.announce()
+    async with stage.client.post(COMPLETIONS, json={"prompt": "a"}, expect100=True) as response:
+        assert response.status == 200
+    assert "expect" not in engine.headers[0]
+    address = stage.frontend.api.address
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n"
+        b"Expect: 100-continue\r\n\r\n"
+    )
+    assert (await reader.readline()).startswith(b"HTTP/1.1 413")
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing(stage: Stage) -> None:
+    engine = await stage.engine(7)
+    await stage.start()
+    await stage.announce()
+    address = stage.frontend.api.address
+    _, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n{")
+    await writer.drain()
+    await until(lambda: stage.metric("requests_in_flight") == 1)
+    writer.close()
+    await writer.wait_closed()
+    await until(lambda: stage.metric("requests_total", route="completions", status="499") == 1)
+    assert engine.bodies == []

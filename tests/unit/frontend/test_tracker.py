@@ -59,6 +59,9 @@ def test_what_an_engine_reports_beyond_ours_is_other_frontends() -> None:
     assert made.columns.requests_elsewhere[row] == 4
     made.apply(FleetChange(full=False, workers=(record(1, requests=0),), removed=()))
     assert made.columns.requests_elsewhere[row] == 0
+    made.apply(FleetChange(full=False, workers=(record(1, requests=5),), removed=()))
+    made.apply(FleetChange(full=False, workers=(record(1, requests=None),), removed=()))
+    assert made.columns.requests_elsewhere[row] == 0
 
 
 def test_a_full_change_forgets_the_others_and_a_partial_one_does_not() -> None:

@@ -103,7 +103,7 @@ class FrontendMetrics:
         )
         self.workers = Gauge(
             "kvatlas_frontend_workers",
-            "Workers known, by state; unreachable ones are counted there alone",
+            "Workers known, by state as the indexers tell it",
             ["state"],
             registry=registry,
         )

@@ -6,6 +6,7 @@
 4. The workflow chooses; the executor answers.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -39,6 +40,7 @@ _LABELS: Final = {
     "/health": "health",
 }
 _CLIENT_LEFT: Final = 499  # as nginx counts it; never sent
+_FAILED: Final = 500
 _JSON: Final = "application/json"
 
 
@@ -68,7 +70,7 @@ class Api:
         """Answer one request, whatever becomes of it."""
         metrics = self._metrics
         metrics.in_flight.inc()
-        status = _CLIENT_LEFT
+        status = _FAILED
         try:
             response = await self._answer(request)
             status = response.status
@@ -79,7 +81,11 @@ class Api:
             response = web.Response(status=status, body=error.body(), content_type=_JSON)
         except (aiohttp.ClientConnectionResetError, ConnectionResetError):
             # Only writing to the client raises this here; aiohttp ends the connection.
-            response = web.Response(status=_CLIENT_LEFT)
+            status = _CLIENT_LEFT
+            response = web.Response(status=status)
+        except asyncio.CancelledError:
+            status = _CLIENT_LEFT
+            raise
         finally:
             metrics.in_flight.dec()
             label = _LABELS.get(request.path, "other")
@@ -93,11 +99,11 @@ class Api:
             _require_method(request, "POST")
             return await self._infer(request, route)
         if path == "/v1/models":
-            _require_method(request, "GET")
+            _require_method(request, "GET", "HEAD")
             body = msgspec.json.encode({"object": "list", "data": self._models.listing()})
             return web.Response(body=body, content_type=_JSON)
         if path == "/health":
-            _require_method(request, "GET")
+            _require_method(request, "GET", "HEAD")
             if not self._fleet.is_any_available(self._now_s()):
                 raise nobody_answered(0)
             return web.Response(text="")
@@ -172,6 +178,10 @@ async def _read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
     length = request.content_length
     if length is not None and length > bytes_max:
         raise _too_large(bytes_max)
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        # The client waits for leave to send a large body, and has just been spared a refused one.
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # as aiohttp's own routes do: these bytes are no answer
     first = await request.content.readany()
     if request.content.at_eof():
         if len(first) > bytes_max:
@@ -193,8 +203,8 @@ def _too_large(bytes_max: int) -> RefusedError:
     )
 
 
-def _require_method(request: web.BaseRequest, method: str) -> None:
-    if request.method != method:
+def _require_method(request: web.BaseRequest, method: str, also: str = "") -> None:
+    if request.method not in (method, also):
         raise RefusedError(
             Refusal.BAD_METHOD, 405, f"{request.path} takes {method}, not {request.method}"
         )

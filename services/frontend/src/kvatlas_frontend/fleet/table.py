@@ -121,8 +121,7 @@ class Fleet:
         member.record = record
         self.columns.present[row] = bool(member.urls)
         self.columns.live[row] = record.state is WorkerState.LIVE
-        if record.requests_reported is not None:
-            self.tracker.reported(row, record.requests_reported)
+        self.tracker.reported(row, record.requests_reported)
 
     def _new_row(self, record: WorkerRecord) -> int:
         if not self._free:

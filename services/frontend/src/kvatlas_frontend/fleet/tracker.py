@@ -62,11 +62,12 @@ class SlotTracker:
             active_tokens=prompt_tokens,
         )
 
-    def reported(self, row: int, requests: int) -> None:
+    def reported(self, row: int, requests: int | None) -> None:
         """An engine says how many requests it has; what is not ours is other frontends'.
 
         Our own count is taken at the same moment, so that the report, which is older than the
-        next choice, is never counted on top of it.
+        next choice, is never counted on top of it. None: nobody knows any more; what was true
+        once is not held against a worker.
         """
-        others = requests - int(self._columns.requests[row])
+        others = 0 if requests is None else requests - int(self._columns.requests[row])
         self._columns.requests_elsewhere[row] = max(0, others)
