@@ -5,7 +5,6 @@ from collections.abc import Iterable
 import numpy as np
 
 from kvatlas_native import Applied, Cell
-from kvatlas_wire.v1 import events_pb2 as pb
 from kvatlas_wire.v1 import indexer_pb2 as rpc
 from tests.unit.cell.speaker import CONTRACT
 
@@ -61,7 +60,7 @@ class Bench:
         (found,) = (w for w in self.status().workers if w.info.worker.worker_id == worker_id)
         return found
 
-    def state(self, worker_id: int = 1) -> rpc.WorkerState:
+    def state(self, worker_id: int = 1) -> "rpc.WorkerState.ValueType":
         return self.worker(worker_id).info.state
 
     def count(self, name: str) -> int:
@@ -71,6 +70,6 @@ class Bench:
         return {name: self.count(name) for name in names}
 
 
-def held(worker: rpc.WorkerStatus) -> dict[pb.Tier, tuple[int, int]]:
+def held(worker: rpc.WorkerStatus) -> dict[int, tuple[int, int]]:
     """Blocks and digest by tier."""
     return {digest.tier: (digest.blocks, digest.digest) for digest in worker.digests}

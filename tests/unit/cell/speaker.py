@@ -3,8 +3,6 @@ codec that our own publisher uses."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import xor
 
 from kvatlas_wire import seal_record
 from kvatlas_wire.v1 import events_pb2 as pb
@@ -12,25 +10,28 @@ from kvatlas_wire.v1 import events_pb2 as pb
 CONTRACT = "xxh3-1337-v1"
 
 
-def store(*hashes: int, tier: pb.Tier = pb.TIER_DEVICE) -> pb.Event:
+def store(*hashes: int, tier: "pb.Tier.ValueType" = pb.TIER_DEVICE) -> pb.Event:
     return pb.Event(store=pb.Store(sequence_hashes=hashes, tier=tier))
 
 
-def remove(*hashes: int, tier: pb.Tier = pb.TIER_DEVICE) -> pb.Event:
+def remove(*hashes: int, tier: "pb.Tier.ValueType" = pb.TIER_DEVICE) -> pb.Event:
     return pb.Event(remove=pb.Remove(sequence_hashes=hashes, tier=tier))
 
 
-def clear(tier: pb.Tier | None = None) -> pb.Event:
+def clear(tier: "pb.Tier.ValueType | None" = None) -> pb.Event:
     return pb.Event(clear=pb.Clear(tier=tier))
 
 
-def shutdown(reason: pb.Shutdown.Reason) -> pb.Event:
+def shutdown(reason: "pb.Shutdown.Reason.ValueType") -> pb.Event:
     return pb.Event(shutdown=pb.Shutdown(reason=reason))
 
 
-def digest(hashes: Iterable[int], tier: pb.Tier = pb.TIER_DEVICE) -> pb.TierDigest:
-    held = list(hashes)
-    return pb.TierDigest(tier=tier, blocks=len(held), digest=reduce(xor, held, 0))
+def digest(hashes: Iterable[int], tier: "pb.Tier.ValueType" = pb.TIER_DEVICE) -> pb.TierDigest:
+    summed = pb.TierDigest(tier=tier)
+    for hash_ in hashes:
+        summed.blocks += 1
+        summed.digest ^= hash_
+    return summed
 
 
 @dataclass
@@ -68,14 +69,19 @@ class Speaker:
         return seal_record(batch.SerializeToString())
 
     def heartbeat(
-        self, hashes: Sequence[int] | None = None, *, last: int | None = None, **facts: object
+        self,
+        hashes: Sequence[int] | None = None,
+        *,
+        last: int | None = None,
+        facts: pb.Heartbeat | None = None,
     ) -> bytes:
         """A heartbeat that says what the device tier holds, if `hashes` are given."""
         beat = pb.Heartbeat(
             last_event_id=self.last_event_id if last is None else last,
             digests=[] if hashes is None else [digest(hashes)],
-            **facts,  # pyright: ignore[reportArgumentType] - a test names fields of the message
         )
+        if facts is not None:
+            beat.MergeFrom(facts)
         return seal_record(pb.Batch(header=self.header(), heartbeat=beat).SerializeToString())
 
     def snapshot(self, *parts: Sequence[int], as_of: int | None = None) -> list[bytes]:

@@ -12,8 +12,8 @@ def test_a_silent_worker_leaves_the_matches_keeps_its_address_and_returns_withou
     None
 ):
     bench, speaker = Bench(), Speaker()
-    facts = {"engine_url": "http://127.0.0.1:1", "capacity_blocks": 9}
-    bench.feed(speaker.events(store(1)), speaker.heartbeat(**facts))
+    facts = pb.Heartbeat(engine_url="http://127.0.0.1:1", capacity_blocks=9)
+    bench.feed(speaker.events(store(1)), speaker.heartbeat(facts=facts))
     bench.pass_ms(LEASE_MS)
     assert (bench.state(), bench.find(1)) == (LIVE, [(1, 0, 1)])
     bench.pass_ms(200)
@@ -71,9 +71,8 @@ def test_a_process_that_slept_does_not_end_every_lease() -> None:
 def test_heartbeats_carry_what_frontends_route_by() -> None:
     bench, speaker = Bench(), Speaker(dp_rank=2)
     load = pb.Load(requests_running=3, requests_waiting=1, kv_usage=0.5)
-    bench.feed(
-        speaker.heartbeat(load=load, role="decode", labels={"zone": "b"}, publisher_rpc="h:1")
-    )
+    facts = pb.Heartbeat(load=load, role="decode", labels={"zone": "b"}, publisher_rpc="h:1")
+    bench.feed(speaker.heartbeat(facts=facts))
     bench.pass_ms(300)
     info = bench.worker().info
     assert info.load == load

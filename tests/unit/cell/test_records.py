@@ -77,7 +77,9 @@ def malformed() -> list[bytes]:
         pb.Batch(header=header, first_event_id=1, events=[store(1)], heartbeat=beat),
         pb.Batch(header=header, snapshot=snapshot, heartbeat=beat),
         pb.Batch(header=header, snapshot=pb.Snapshot(part=1, parts=1)),
-        pb.Batch(header=header, first_event_id=1, events=[shutdown(0), store(1)]),
+        pb.Batch(
+            header=header, first_event_id=1, events=[shutdown(pb.Shutdown.REASON_UNSPECIFIED)]
+        ),
         pb.Batch(
             header=header,
             first_event_id=1,

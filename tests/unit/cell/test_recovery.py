@@ -113,7 +113,7 @@ def test_a_newer_epoch_replaces_the_set_and_fences_the_older_one() -> None:
 def test_shutdown_removes_the_worker_or_leaves_it_stale() -> None:
     bench, gone, leaving = Bench(), Speaker(1), Speaker(2)
     bench.feed(gone.events(store(1)), leaving.events(store(1)))
-    bench.feed(leaving.heartbeat(engine_url="http://127.0.0.1:1"))
+    bench.feed(leaving.heartbeat(facts=pb.Heartbeat(engine_url="http://127.0.0.1:1")))
     bench.feed(
         gone.events(shutdown(pb.Shutdown.REASON_ENGINE_GONE)),
         leaving.events(shutdown(pb.Shutdown.REASON_PUBLISHER_LEAVING)),

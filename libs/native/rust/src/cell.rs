@@ -9,7 +9,7 @@ use kvatlas_cell::{Cell as NativeCell, CellConfig};
 use kvatlas_events::sequencer::Limits;
 use kvatlas_index::{FindOptions, Matches, Query};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
@@ -220,7 +220,9 @@ impl CellServer {
         threads: usize,
     ) -> PyResult<Self> {
         let native = Arc::clone(&cell.get().native);
-        let server = py.detach(|| Server::start(&native, (host, port), threads, unix_ms))?;
+        let server = py
+            .detach(|| Server::start(&native, (host, port), threads, unix_ms))
+            .map_err(os_error)?;
         Ok(Self { server })
     }
 
@@ -235,6 +237,19 @@ impl CellServer {
             .map_err(|error| PyValueError::new_err(format!("grace_s: {error}")))?;
         py.detach(|| self.server.stop(grace));
         Ok(())
+    }
+}
+
+/// With `errno` and `strerror`, as Python's own.
+fn os_error(error: std::io::Error) -> PyErr {
+    match error.raw_os_error() {
+        None => error.into(),
+        Some(code) => {
+            let text = error.to_string();
+            let suffix = format!(" (os error {code})");
+            let reason = text.strip_suffix(&suffix).unwrap_or(&text).to_owned();
+            PyOSError::new_err((code, reason))
+        }
     }
 }
 

@@ -6,7 +6,7 @@ the cell is told, so that leases stand still meanwhile.
 
 import asyncio
 import logging
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,11 +44,20 @@ class PushedFeed:
 class LogFeed:
     """Reads one log into the cell. `run` is its one task; the rest may be read at any time."""
 
-    def __init__(self, cell: Cell, reader: LogReader, transport: str, backoff: Backoff) -> None:
+    def __init__(
+        self,
+        cell: Cell,
+        reader: LogReader,
+        transport: str,
+        *,
+        backoff: Backoff,
+        unix_ms: Callable[[], int],
+    ) -> None:
         self.transport = transport
         self._cell = cell
         self._reader = reader
         self._backoff = backoff
+        self._unix_ms = unix_ms
         self._records = 0
         self._failure: str | None = "not read yet"
         self._caught_up = False
@@ -89,7 +98,7 @@ class LogFeed:
         self._backoff.reset()
         if part.trimmed:
             log.warning("log %s: records are gone before they were read", self._reader.name)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = self._unix_ms()
         if part.records:
             applied = await asyncio.to_thread(
                 self._cell.apply,

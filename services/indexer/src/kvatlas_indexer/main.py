@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import socket
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -30,6 +31,7 @@ from kvatlas_native import Cell, CellServer
 
 # Of the grace period, for running calls; the rest is for everything else to end.
 _GRACE_FOR_CALLS = 0.7
+_TICK_S = 0.1
 
 
 def command(argv: Sequence[str]) -> int:
@@ -60,7 +62,9 @@ async def serve(settings: IndexerSettings) -> None:
         background() as tasks,
         reading(cell, settings, tasks) as feeds,
     ):
-        readiness = Readiness(cell, feeds, settings.recover_ms)
+        readiness = Readiness(
+            cell, feeds, recover_ms=settings.recover_ms, tick_s=_TICK_S, unix_ms=unix_ms
+        )
         tasks.start(readiness.run(), name="readiness")
         admin = await AdminServer.start(settings.admin, registry, readiness.obstacles)
         try:
@@ -125,7 +129,8 @@ async def reading(
         if reader is None:
             feeds.append(PushedFeed())
             continue
-        feed = LogFeed(cell, reader, transport, Backoff(0.05, 2.0, random.Random()))
+        backoff = Backoff(0.05, 2.0, random.Random())
+        feed = LogFeed(cell, reader, transport, backoff=backoff, unix_ms=unix_ms)
         tasks.start(feed.run(), name=f"log {reader.name}")
         feeds.append(feed)
     try:
@@ -141,6 +146,11 @@ def transport_name(url: str, number: int) -> str:
     """Name a log in metrics and leases: its scheme, and its place if it is not the first."""
     scheme = "grpc" if url.startswith("grpc") else "redis"
     return scheme if number == 0 or scheme == "grpc" else f"{scheme}_{number}"
+
+
+def unix_ms() -> int:
+    """Return the wall clock."""
+    return time.time_ns() // 1_000_000
 
 
 async def announce(

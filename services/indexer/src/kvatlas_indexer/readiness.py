@@ -7,23 +7,39 @@ or given up. After that a log's failure freezes leases but stops no answer.
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kvatlas_indexer.feed import Feed
 from kvatlas_native import Cell
-
-_TICK_S = 0.1
 
 log = logging.getLogger(__name__)
 
 
 class Readiness:
-    """Ticks the cell and watches its feeds. `run` is its one task."""
+    """Ticks the cell and watches its feeds. `run` is its one task.
 
-    def __init__(self, cell: Cell, feeds: Sequence[Feed], recover_ms: int) -> None:
+    Args:
+        cell: what becomes ready.
+        feeds: where its records come from.
+        recover_ms: how long recovering workers are waited for, once the logs are read.
+        tick_s: between two ticks.
+        unix_ms: the wall clock.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        feeds: Sequence[Feed],
+        *,
+        recover_ms: int,
+        tick_s: float,
+        unix_ms: Callable[[], int],
+    ) -> None:
         self._cell = cell
         self._feeds = feeds
         self._recover_s = recover_ms / 1000
+        self._tick_s = tick_s
+        self._unix_ms = unix_ms
         self._caught_up_at: float | None = None
         self._recovering = 0
         self.ready = asyncio.Event()
@@ -41,12 +57,12 @@ class Readiness:
         """Tick for ever; every tick is short and off the event loop."""
         while True:
             alive = any(feed.is_alive for feed in self._feeds)
-            await asyncio.to_thread(self._cell.tick, time.time_ns() // 1_000_000, log_alive=alive)
+            await asyncio.to_thread(self._cell.tick, self._unix_ms(), log_alive=alive)
             for notice in self._cell.take_notices():
                 log.warning("%s", notice)
             if not self.ready.is_set():
                 self._check(time.monotonic())
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(self._tick_s)
 
     def _check(self, now_s: float) -> None:
         if any(feed.obstacle is not None for feed in self._feeds):

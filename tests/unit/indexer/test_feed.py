@@ -1,0 +1,128 @@
+"""Following a log: failures are told and waited out, records go to the cell, the head is known."""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+
+from kvatlas_events import LogSlice, LogUnavailable
+from kvatlas_events.backoff import Backoff
+from kvatlas_indexer.feed import Feed, LogFeed, PushedFeed
+from kvatlas_indexer.readiness import Readiness
+from tests.unit.cell.bench import Bench
+from tests.unit.cell.speaker import Speaker, store
+
+
+def slice_of(*records: bytes, caught_up: bool = True) -> LogSlice:
+    return LogSlice(
+        records=records,
+        appended_unix_ms=[1_000] * len(records),
+        at_head=caught_up,
+        caught_up=caught_up,
+        trimmed=False,
+        foreign=0,
+        position=None,
+    )
+
+
+class ScriptedReader:
+    """Gives what the script says, then says that it is over and waits for ever."""
+
+    name = "redis://test"
+
+    def __init__(self, *script: LogSlice | LogUnavailable) -> None:
+        self._script: Iterator[LogSlice | LogUnavailable] = iter(script)
+        self.over = asyncio.Event()
+
+    async def read(self, wait_s: float) -> LogSlice:
+        del wait_s
+        step = next(self._script, None)
+        if step is None:
+            self.over.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+        if isinstance(step, LogUnavailable):
+            raise step
+        return step
+
+    async def close(self) -> None:
+        pass
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    for _ in range(100_000):
+        if happened():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError
+
+
+async def run(bench: Bench, *script: LogSlice | LogUnavailable) -> LogFeed:
+    reader = ScriptedReader(*script)
+    feed = LogFeed(
+        bench.cell,
+        reader,
+        "redis",
+        backoff=Backoff(0.0, 0.0, random.Random(1)),
+        unix_ms=lambda: bench.now_ms,
+    )
+    task = asyncio.create_task(feed.run())
+    await reader.over.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    return feed
+
+
+async def test_records_reach_the_cell_and_the_head_is_known() -> None:
+    bench, speaker = Bench(), Speaker()
+    first, second = speaker.events(store(1)), speaker.events(store(2))
+    feed = await run(bench, slice_of(first, caught_up=False), slice_of(second))
+    assert (feed.obstacle, feed.is_alive) == (None, True)
+    assert bench.find(1, 2) == [(1, 0, 2)]
+    (log,) = bench.status().logs
+    assert (log.transport, log.alive, log.records, log.lag_ms) == ("redis", True, 2, 0)
+
+
+async def test_a_log_that_is_still_being_read_or_does_not_answer_says_so() -> None:
+    bench = Bench()
+    feed = await run(bench, slice_of(Speaker().events(store(1)), caught_up=False))
+    assert feed.obstacle == "log redis://test: reading towards its head"
+    assert bench.status().logs[0].lag_ms > 0
+    feed = await run(Bench(), LogUnavailable("refused"))
+    assert (feed.obstacle, feed.is_alive) == ("log redis://test: refused", False)
+
+
+async def test_a_failure_after_the_head_was_reached_freezes_leases_but_stops_no_answer() -> None:
+    bench = Bench()
+    feed = await run(bench, slice_of(), LogUnavailable("gone"))
+    assert (feed.obstacle, feed.is_alive) == (None, False)
+    assert not bench.status().logs[0].alive
+    feed = await run(bench, slice_of(), LogUnavailable("gone"), slice_of())
+    assert feed.is_alive
+    assert bench.status().logs[0].alive
+
+
+def readiness_of(bench: Bench, *feeds: Feed) -> Readiness:
+    return Readiness(bench.cell, feeds, recover_ms=60_000, tick_s=0.0, unix_ms=lambda: bench.now_ms)
+
+
+async def test_a_replica_is_ready_when_its_feeds_are_and_its_workers_have_recovered() -> None:
+    bench, speaker = Bench(), Speaker()
+    waiting = PushedFeed(obstacle="log x: refused")
+    readiness = readiness_of(bench, PushedFeed(), waiting)
+    task = asyncio.create_task(readiness.run())
+    await asyncio.sleep(0)
+    assert readiness.obstacles() == ["log x: refused"]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    speaker.last_event_id = 5
+    bench.feed(speaker.events(store(1)))
+    readiness = readiness_of(bench, PushedFeed())
+    task = asyncio.create_task(readiness.run())
+    await until(lambda: readiness.obstacles() == ["1 workers recover"])
+    assert not bench.status().ready
+    bench.feed(*speaker.snapshot([1], as_of=6))
+    await readiness.ready.wait()
+    assert (bench.status().ready, readiness.obstacles()) == (True, [])
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,39 @@
+"""The cell's counts as Prometheus sees them."""
+
+from typing import cast
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+
+from kvatlas_indexer.metrics import CellCollector
+from kvatlas_native import Cell
+
+
+class ScriptedCell:
+    """Answers what a test wrote down."""
+
+    def counters(self) -> dict[str, int]:
+        return {'records{reason="seen"}': 2, 'records{reason="older_epoch"}': 0, "events": 7}
+
+    def gauges(self) -> dict[str, int]:
+        return {"memberships": 9}
+
+    def histograms(self) -> dict[str, tuple[list[float], list[int], float]]:
+        return {"find_seconds": ([1e-6, 2e-6], [1, 3, 4], 0.5)}
+
+
+def test_names_labels_and_buckets_are_those_of_the_cell_under_our_prefix() -> None:
+    registry = CollectorRegistry()
+    CellCollector(cast("Cell", ScriptedCell()), registry)
+    lines = generate_latest(registry).decode().splitlines()
+    assert {line for line in lines if not line.startswith("#")} == {
+        'kvatlas_indexer_records_total{reason="seen"} 2.0',
+        'kvatlas_indexer_records_total{reason="older_epoch"} 0.0',
+        "kvatlas_indexer_events_total 7.0",
+        "kvatlas_indexer_memberships 9.0",
+        'kvatlas_indexer_find_seconds_bucket{le="1e-06"} 1.0',
+        'kvatlas_indexer_find_seconds_bucket{le="2e-06"} 3.0',
+        'kvatlas_indexer_find_seconds_bucket{le="+Inf"} 4.0',
+        "kvatlas_indexer_find_seconds_count 4.0",
+        "kvatlas_indexer_find_seconds_sum 0.5",
+    }
