@@ -13,6 +13,8 @@ from kvatlas_frontend.routing.plugins import built_in
 from kvatlas_frontend.routing.profile import BUILT_IN, Profile, ProfileError, load_profile
 from kvatlas_frontend.routing.registry import Registry
 
+EXAMPLES = Path(__file__).parents[3] / "deploy" / "policies"
+
 
 def problems(text: str, tmp_path: Path, registry: Registry | None = None) -> list[tuple[Any, ...]]:
     file = tmp_path / "profile.yaml"
@@ -28,6 +30,15 @@ def problems(text: str, tmp_path: Path, registry: Registry | None = None) -> lis
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_shipped_profiles_can_run(name: str) -> None:
     assert check(load_profile(name), built_in()).name == name
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
+def test_example_profiles_can_run(file: Path) -> None:
+    assert check(load_profile(str(file)), built_in()).name == file.stem
+
+
+def test_there_are_example_profiles() -> None:
+    assert list(EXAMPLES.glob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", ["least-loaded", "round-robin"])

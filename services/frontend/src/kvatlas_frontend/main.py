@@ -1,6 +1,7 @@
 """`kvatlas frontend`: OpenAI HTTP in, the worker that holds the prompt's prefix out."""
 
 import datetime as dt
+import gc
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -43,6 +44,9 @@ async def serve(settings: FrontendSettings) -> None:
     sys.setswitchinterval(_GIL_SWITCH_S)
     profile = check(load_profile(settings.policy), built_in())
     encoder, template = load_tokenizer(settings.tokenizer)
+    # What was loaded so far lives as long as the process: no collection needs to look at it again.
+    gc.collect()
+    gc.freeze()
     stop = StopSignal()
     async with (
         aclosing(IndexerClient(settings)) as indexers,
