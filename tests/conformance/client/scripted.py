@@ -55,6 +55,7 @@ class ScriptedReplica(indexer_pb2_grpc.IndexerServicer):
         self.status = indexer_pb2.GetStatusResponse(replica_id="r")
         self.watch_refusal: tuple[grpc.StatusCode, str] | None = None
         self.silent = False
+        self.hanging = threading.Event()
         self._changes: queue.SimpleQueue[indexer_pb2.WatchWorkersResponse | None]
         self._changes = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -88,6 +89,7 @@ class ScriptedReplica(indexer_pb2_grpc.IndexerServicer):
         self, _: indexer_pb2.FindMatchesRequest, __: grpc.ServicerContext
     ) -> indexer_pb2.FindMatchesResponse:
         """A `find` that answers when the replica dies."""
+        self.hanging.set()
         self._stopping.wait()
         return indexer_pb2.FindMatchesResponse()
 

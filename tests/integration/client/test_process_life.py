@@ -26,7 +26,7 @@ from kvatlas_client import Indexer
 silent = socket.create_server(("127.0.0.1", 0))
 client = Indexer([f"127.0.0.1:{silent.getsockname()[1]}"], deadline_ms=60_000)
 threading.Thread(target=client.find_matches, kwargs={"chunk_hashes": [1]}, daemon=True).start()
-silent.accept()
+connection, _ = silent.accept()
 print("asked", flush=True)
 """
 

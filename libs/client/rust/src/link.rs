@@ -90,7 +90,7 @@ pub async fn keep(address: String, link: watch::Sender<Link>) {
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {} s", CONNECT_MAX.as_secs()),
         };
-        link.send_replace(Link::Down(format!("{address}: {failure}").into()));
+        link.send_replace(Link::Down(failure.into()));
         tokio::select! {
             () = tokio::time::sleep(backoff.wait()) => (),
             () = link.closed() => return,
