@@ -2,7 +2,9 @@
 
 use std::num::NonZeroUsize;
 
-use kvatlas_hashing::{Items, chunk_hashes_into, chunk_hashes_with_items_into, sequence_hashes_into};
+use kvatlas_hashing::{
+    Items, chunk_hashes_into, chunk_hashes_with_items_into, sequence_hashes_into,
+};
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
