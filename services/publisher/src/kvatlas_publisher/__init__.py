@@ -1,1 +1,4 @@
-"""The publisher service: follows one engine and says what its cache holds."""
+"""The publisher service: follows an engine and says what its cache holds.
+
+settings ─▶ main ─▶ one session per engine rank: follower ─▶ reader ─▶ life(mirror) ─▶ deliveries
+"""

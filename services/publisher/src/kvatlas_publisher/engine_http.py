@@ -1,0 +1,154 @@
+"""What the engine says of itself over HTTP: load and capacity, block size, model.
+
+The metrics page is read line by line for a handful of names; parsing all of a page of thousands of
+lines every second would cost more than the rest of this process.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from kvatlas_chassis import SettingsError
+from kvatlas_events import Load
+
+_SAMPLE = re.compile(r"(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_TIMEOUT_S = 2.0
+_PAGE_BYTES_MAX = 16 << 20
+
+_RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs")
+_WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs")
+_USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage")
+_CONFIG = "vllm:cache_config_info"
+_TOKENS = "sglang:max_total_num_tokens"
+_WANTED = (*_RUNNING, *_WAITING, *_USAGE, _CONFIG, _TOKENS)
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """What one metrics page said."""
+
+    load: Load | None
+    """None: the page has none of the names."""
+    capacity_blocks: int
+    """0: not said."""
+    block_size: int | None
+    """None: not said."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def parse_metrics(page: str, *, dp_rank: int, block_size: int) -> Scrape:
+    """Read a Prometheus page of vLLM or SGLang.
+
+    vLLM labels samples with `engine`, its data-parallel rank: ours count if there are any.
+    `block_size` turns SGLang's capacity in tokens into blocks.
+    """
+    samples = list(_samples(page))
+    ours = [each for each in samples if each.labels.get("engine") == str(dp_rank)] or samples
+    running = [each.value for each in ours if each.name in _RUNNING]
+    waiting = [each.value for each in ours if each.name in _WAITING]
+    usage = [each.value for each in ours if each.name in _USAGE]
+    load = None
+    if running or waiting or usage:
+        load = Load(
+            requests_running=int(sum(running)),
+            requests_waiting=int(sum(waiting)),
+            kv_usage=min(max([*usage, 0.0]), 1.0),
+        )
+    nothing: Mapping[str, str] = {}
+    config = next((each.labels for each in ours if each.name == _CONFIG), nothing)
+    tokens = next((each.value for each in ours if each.name == _TOKENS), 0.0)
+    capacity = _number(config.get("num_gpu_blocks")) or int(tokens) // block_size
+    return Scrape(load, capacity, _number(config.get("block_size")) or None)
+
+
+def _samples(page: str) -> Iterator[_Sample]:
+    for line in page.splitlines():
+        if not line.startswith(_WANTED):
+            continue
+        match = _SAMPLE.match(line)
+        if match is None or match["name"] not in _WANTED:
+            continue
+        try:
+            value = float(match["value"])
+        except ValueError:
+            continue
+        if value >= 0 and value < float("inf"):
+            labels = dict(_LABEL.findall(match["labels"] or ""))
+            yield _Sample(match["name"], labels, value)
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isdecimal() else 0
+
+
+class EngineHttp:
+    """Asks one engine. None where the engine does not answer, or not with what was asked for."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = url
+
+    async def scrape(self, *, dp_rank: int, block_size: int) -> Scrape | None:
+        """Read `/metrics`."""
+        page = await self._get("/metrics")
+        if page is None:
+            return None
+        return parse_metrics(page.decode(errors="replace"), dp_rank=dp_rank, block_size=block_size)
+
+    async def models(self) -> list[str] | None:
+        """Read the base models of `/v1/models`; adapters name a parent and are left out."""
+        body = await self._get("/v1/models")
+        if body is None:
+            return None
+        try:
+            return _base_models(body)
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    async def _get(self, path: str) -> bytes | None:
+        try:
+            async with self._session.get(
+                self._url + path, timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)
+            ) as response:
+                body = await response.content.read(_PAGE_BYTES_MAX)
+                while not response.content.at_eof() and len(body) < _PAGE_BYTES_MAX:
+                    body += await response.content.read(_PAGE_BYTES_MAX)
+                return body if response.status == 200 else None  # noqa: PLR2004 - OK
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return None
+
+
+def _base_models(body: bytes) -> list[str]:
+    document: Any = json.loads(body)
+    return [str(each["id"]) for each in document["data"] if not each.get("parent")]
+
+
+def check_agreement(
+    scrape: Scrape | None, models: list[str] | None, *, model: str, block_size: int
+) -> None:
+    """Compare what the engine says with what was configured.
+
+    Raises:
+        SettingsError: they differ; the message names the value to use.
+    """
+    if models and model not in models:
+        raise SettingsError(
+            f"kvatlas publisher: the engine does not serve --model {model}; "
+            f"use --model {' or '.join(models)}"
+        )
+    if scrape is not None and scrape.block_size not in {None, block_size}:
+        raise SettingsError(
+            f"kvatlas publisher: the engine's blocks are not of --block-size {block_size}; "
+            f"use --block-size {scrape.block_size}"
+        )

@@ -1,0 +1,120 @@
+"""`kvatlas publisher`: follows engines and says what their caches hold."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+import aiohttp
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+
+from kvatlas_chassis import (
+    AdminServer,
+    StopSignal,
+    TaskSet,
+    announce_ready,
+    run_service,
+)
+from kvatlas_publisher.engine_http import EngineHttp
+from kvatlas_publisher.metrics import SessionsCollector
+from kvatlas_publisher.rpc import RpcServer
+from kvatlas_publisher.session import Session, SessionSettings
+from kvatlas_publisher.settings import (
+    EngineSpec,
+    PublisherSettings,
+    engine_specs,
+    new_instance_id,
+)
+
+# Of the grace period, to deliver the last words; the rest is for everything else to end.
+_GRACE_FOR_DELIVERY = 0.7
+
+
+def command(argv: Sequence[str]) -> int:
+    """Run `kvatlas publisher`."""
+    return run_service(
+        serve,
+        PublisherSettings,
+        service="publisher",
+        argv=argv,
+        description="Follows an engine's KV-cache events and says what its cache holds.",
+    )
+
+
+async def serve(settings: PublisherSettings) -> None:
+    """Run a publisher until it is told to stop.
+
+    Raises:
+        FatalError: a setting or an address cannot be used, an engine is not what was configured,
+            or another publisher speaks for one of the workers.
+    """
+    specs = engine_specs(settings)
+    stop = StopSignal()
+    rpc = await RpcServer.start(settings.listen)
+    try:
+        async with (
+            aiohttp.ClientSession() as http,
+            publishing(settings, specs, rpc, http) as sessions,
+        ):
+            registry = CollectorRegistry()
+            SessionsCollector(sessions, registry)
+            ProcessCollector(registry=registry)
+            GCCollector(registry=registry)
+            admin = await AdminServer.start(settings.admin, registry, lambda: obstacles(sessions))
+            tasks = TaskSet()
+            try:
+                for session in sessions:
+                    tasks.start(session.run(), name=f"session {session.worker}")
+                announce_ready(listen=rpc.address, admin=admin.address)
+                await stop.wait(tasks)
+            finally:
+                await tasks.close()
+                await admin.close()
+    finally:
+        await rpc.close(0)
+
+
+@asynccontextmanager
+async def publishing(
+    settings: PublisherSettings,
+    specs: Sequence[EngineSpec],
+    rpc: RpcServer,
+    http: aiohttp.ClientSession,
+) -> AsyncGenerator[list[Session], None]:
+    """Make a session per engine rank; at the exit all have said that they leave."""
+    shared = SessionSettings(
+        instance_id=new_instance_id(),
+        advertised_rpc=str(settings.advertise or rpc.address),
+        heartbeat_s=settings.heartbeat_s,
+        engine_gone_s=settings.engine_gone_s,
+        flush_s=settings.flush_s,
+        mirror_blocks_max=settings.mirror_blocks_max,
+    )
+    sessions = [
+        Session(
+            spec,
+            shared,
+            spec.open_writers(),
+            None if spec.engine_url is None else EngineHttp(http, spec.engine_url),
+        )
+        for spec in specs
+    ]
+    try:
+        await asyncio.gather(*(session.check_engine() for session in sessions))
+        yield sessions
+    finally:
+        drain_s = settings.grace_s * _GRACE_FOR_DELIVERY
+        await asyncio.gather(*(session.close(drain_s) for session in sessions))
+
+
+def obstacles(sessions: Sequence[Session]) -> list[str]:
+    """Say what keeps the publisher from its work."""
+    reasons: list[str] = []
+    for session in sessions:
+        if session.life is None:
+            reasons.append(f"worker {session.worker}: the engine has not been heard of")
+        reasons.extend(
+            f"worker {session.worker}: {delivery.unavailable}"
+            for delivery in session.deliveries
+            if delivery.unavailable is not None
+        )
+    return reasons

@@ -1,0 +1,71 @@
+"""One worker's deliveries, one per destination, and the tasks that run them."""
+
+import random
+from asyncio import gather
+from collections.abc import Callable, Sequence
+
+from kvatlas_chassis import FatalError, SettingsError, TaskSet
+from kvatlas_events import LogWriter, RecordsRejected, Worker
+from kvatlas_events.delivery import Delivery, DeliverySettings
+from kvatlas_events.log import Fenced
+
+
+class Outlets:
+    """Every destination of one worker's records; each stalls, overflows and recovers alone.
+
+    Args:
+        worker: whose records these are.
+        writers: where they go; they stay the caller's.
+        snapshot: returns the records of a snapshot of this moment.
+        refused: told of records that a receiver will never take, after the first ones it took.
+        settings: bounds and times of each delivery.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        writers: Sequence[LogWriter],
+        *,
+        snapshot: Callable[[], Sequence[bytes]],
+        refused: Callable[[RecordsRejected], None],
+        settings: DeliverySettings | None,
+    ) -> None:
+        self._refused = refused
+        self.deliveries = [
+            Delivery(
+                worker,
+                writer,
+                snapshot=snapshot,
+                rejected=self._on_rejected,
+                settings=settings,
+                rng=random.Random(),
+            )
+            for writer in writers
+        ]
+
+    def start(self, tasks: TaskSet) -> None:
+        """Deliver, as tasks of `tasks`; they fail as `Delivery.run` does, or with a FatalError."""
+        for delivery in self.deliveries:
+            tasks.start(delivery.run(), name=f"delivery to {delivery.writer.name}")
+
+    def push(self, record: bytes) -> None:
+        """Queue a numbered record everywhere."""
+        for delivery in self.deliveries:
+            delivery.push(record)
+
+    def push_heartbeat(self, record: bytes) -> None:
+        """Queue a heartbeat everywhere."""
+        for delivery in self.deliveries:
+            delivery.push_heartbeat(record)
+
+    async def close(self, drain_s: float) -> bool:
+        """Deliver what is queued for at most `drain_s` seconds; True: all was acknowledged."""
+        return all(await gather(*(each.close(drain_s) for each in self.deliveries)))
+
+    def _on_rejected(self, rejection: RecordsRejected) -> None:
+        """Records that are never taken: a setting is wrong, here or there."""
+        if isinstance(rejection, Fenced):
+            raise FatalError(f"kvatlas publisher: {rejection}")
+        if not any(delivery.counts.appended_records for delivery in self.deliveries):
+            raise SettingsError(f"kvatlas publisher: events are refused: {rejection}")
+        self._refused(rejection)

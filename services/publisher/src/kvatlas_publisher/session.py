@@ -1,0 +1,436 @@
+"""One engine rank, from its sockets to the log, through all of its lives.
+
+    follower ──effects──▶ reader ──▶ life (mirror, event ids) ──records──▶ a delivery per transport
+
+A life begins when the engine shows itself and ends when it restarts, when its history is lost, when
+it is gone, or when we leave. Each has an epoch of its own and begins with an empty mirror and event
+id 1. What the engine says is said on within `flush_s`, in batches; heartbeats follow what they
+speak of, because sealing always goes before.
+
+Everything runs on one event loop; the path from a message to the outboxes never awaits.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from kvatlas_chassis import FatalError, SettingsError, TaskSet
+from kvatlas_engines import READERS, MalformedMessage, Reason, Stored, Unindexable, decode_payload
+from kvatlas_engines.follower import Follower
+from kvatlas_engines.stream import Deliver, Effect, Hole, NewLife, StreamTiming
+from kvatlas_events import (
+    Header,
+    LogWriter,
+    RecordsRejected,
+    ShutdownReason,
+    Worker,
+)
+from kvatlas_events.delivery import Delivery, DeliverySettings
+from kvatlas_hashing import CONTRACT
+from kvatlas_publisher.engine_http import EngineHttp, Scrape, check_agreement
+from kvatlas_publisher.life import Life, next_epoch
+from kvatlas_publisher.mirror import Mirror
+from kvatlas_publisher.outlets import Outlets
+from kvatlas_publisher.settings import EngineSpec
+
+log = logging.getLogger(__name__)
+
+_LOG_EVERY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    """What all sessions of a process share."""
+
+    instance_id: int
+    advertised_rpc: str
+    heartbeat_s: float = 1.0
+    engine_gone_s: float = 10.0
+    flush_s: float = 0.003
+    mirror_blocks_max: int = 4_000_000
+    timing: StreamTiming = field(default_factory=StreamTiming)
+    delivery: DeliverySettings | None = None
+
+
+@dataclass(slots=True)
+class SessionCounters:
+    """What happened over all lives; read by metrics."""
+
+    lives: int = 0
+    malformed_messages: int = 0
+    holes: int = 0
+    events: int = 0
+    records: int = 0
+    rejected: int = 0
+    lives_ended: Counter[str] = field(default_factory=Counter[str])
+    unindexable: Counter[Reason] = field(default_factory=Counter[Reason])
+    suspects_removed: int = 0
+    event_lag_s: float = 0.0
+
+
+class Session:
+    """Follows one engine rank and says what its cache holds, until `close`.
+
+    Args:
+        spec: what to follow.
+        settings: what all sessions share.
+        writers: where records go; the session closes them.
+        http: the engine's HTTP; None: it has none that we know.
+        now_unix_us: the wall clock.
+    """
+
+    def __init__(
+        self,
+        spec: EngineSpec,
+        settings: SessionSettings,
+        writers: Sequence[LogWriter],
+        http: EngineHttp | None,
+        *,
+        now_unix_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
+    ) -> None:
+        self.spec = spec
+        self.counters = SessionCounters()
+        self.life: Life | None = None
+        """None: the engine has not shown itself, or is gone."""
+        self.scrape: Scrape | None = None
+        self.worker = Worker(spec.worker_id, spec.dp_rank or 0)
+        self._ended_life: Life | None = None
+        self._settings = settings
+        self._writers = writers
+        self._http = http
+        self._now_unix_us = now_unix_us
+        self._rank_known = spec.dp_rank is not None
+        self._reader = READERS[spec.engine](spec.block_size)
+        self._indexed_any = False
+        self._highest_epoch = 0
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._following = TaskSet()
+        self._delivering = TaskSet()
+        self._models_checked = False
+        self._last_alive_s = time.monotonic()
+        self._logged_s: dict[str, float] = {}
+        self.follower = self._new_follower()
+        self._follow_task: asyncio.Task[None] | None = None
+        self._outlets = self._make_outlets()
+
+    @property
+    def deliveries(self) -> Sequence[Delivery]:
+        """One per destination."""
+        return self._outlets.deliveries
+
+    # --- start and end ---
+
+    async def check_engine(self) -> None:
+        """Ask the engine once what it is; nothing if it does not answer yet.
+
+        Raises:
+            SettingsError: it is not what was configured.
+        """
+        if self._http is None:
+            return
+        self.scrape = await self._http.scrape(
+            dp_rank=self.worker.dp_rank, block_size=self.spec.block_size
+        )
+        models = None if self._models_checked else await self._http.models()
+        self._models_checked = self._models_checked or models is not None
+        check_agreement(self.scrape, models, model=self.spec.model, block_size=self.spec.block_size)
+
+    async def run(self) -> None:
+        """Follow until cancelled.
+
+        Raises:
+            FatalError: the engine or the log's receiver is not what was configured, or another
+                publisher speaks for this worker.
+        """
+        self._outlets.start(self._delivering)
+        self._following.start(self._watch_engine(), name="engine http")
+        self._following.start(self._beat(), name="heartbeat")
+        self._follow()
+        failures = [
+            asyncio.create_task(self._following.failed()),
+            asyncio.create_task(self._delivering.failed()),
+        ]
+        try:
+            done, _ = await asyncio.wait(failures, return_when=asyncio.FIRST_COMPLETED)
+            for failure in done:
+                failure.result()
+        finally:
+            for failure in failures:
+                failure.cancel()
+            await asyncio.gather(*failures, return_exceptions=True)
+            await self._following.close()
+
+    async def close(self, drain_s: float) -> bool:
+        """Say that we leave, deliver it for at most `drain_s` seconds, and let go of everything.
+
+        True: every destination has acknowledged everything.
+        """
+        if self.life is not None:
+            self._end_life(ShutdownReason.PUBLISHER_LEAVING)
+        whole = await self._outlets.close(drain_s)
+        await self._delivering.close()
+        for writer in self._writers:
+            await writer.close()
+        return whole
+
+    # --- the engine's life ---
+
+    def _on_effects(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Deliver():
+                    self._on_message(effect)
+                case Hole():
+                    self._on_hole(effect)
+                case NewLife():
+                    self._on_new_life(effect)
+                case _:
+                    continue
+        self._schedule_flush()
+
+    def _on_message(self, message: Deliver) -> None:
+        try:
+            batch = decode_payload(message.payload, self._reader.order)
+        except MalformedMessage as error:
+            self.counters.malformed_messages += 1
+            self._warn("malformed", "worker %s: malformed message: %s", self.worker, error)
+            if self.life is not None:
+                self.life.mirror.suspect_all()
+            return
+        self._settle_rank(batch.dp_rank)
+        self.counters.event_lag_s = max(0.0, self._now_unix_us() / 1e6 - batch.ts)
+        life = self.life or self._begin_life()
+        blind_before = self._reader.blind_spots
+        events = self._reader.read(batch.events)
+        if self._reader.blind_spots != blind_before:
+            log.warning(
+                "worker %s: this engine release does not tell %s apart; blocks that differ only "
+                "in them are taken as equal",
+                self.worker,
+                " and ".join(sorted(self._reader.blind_spots)),
+            )
+        for event in events:
+            if isinstance(event, Unindexable):
+                self._on_unindexable(event)
+            elif isinstance(event, Stored):
+                self._indexed_any = True
+        life.apply(events)
+        if life.is_batch_full:
+            self._flush()
+
+    def _on_unindexable(self, event: Unindexable) -> None:
+        if event.reason is Reason.WRONG_BLOCK_SIZE and not self._indexed_any:
+            raise SettingsError(
+                f"kvatlas publisher: the engine's blocks are not of --block-size "
+                f"{self.spec.block_size}; use --block-size {event.block_size}"
+            )
+        if event.reason is Reason.OTHER_GROUP:
+            return  # a hybrid model's normal state; the counter tells
+        self._warn(
+            event.reason, "worker %s: cannot index: %s: %s", self.worker, event.reason, event.detail
+        )
+
+    def _on_hole(self, hole: Hole) -> None:
+        self.counters.holes += 1
+        log.warning(
+            "worker %s: the engine never sent messages %d to %d; older blocks are suspect",
+            self.worker,
+            hole.first,
+            hole.last,
+        )
+        if self.life is not None:
+            self.life.mirror.suspect_all()
+
+    def _on_new_life(self, end: NewLife) -> None:
+        log.warning("worker %s: a new epoch begins: %s", self.worker, end.reason)
+        self.counters.lives_ended[end.reason] += 1
+        self._models_checked = False
+        self._flush()
+        self._begin_life()
+
+    def _begin_life(self) -> Life:
+        self._bank_counters()
+        epoch = next_epoch(self._now_unix_us(), self._highest_epoch)
+        self._highest_epoch = epoch
+        self._ended_life = None
+        self.counters.lives += 1
+        self._reader = READERS[self.spec.engine](self.spec.block_size)
+        mirror = Mirror(blocks_max=self._settings.mirror_blocks_max)
+        if self.scrape is not None:
+            mirror.capacity_blocks = self.scrape.capacity_blocks
+        header = Header(
+            worker=self.worker,
+            epoch=epoch,
+            instance_id=self._settings.instance_id,
+            cell=self.spec.cell,
+            model=self.spec.model,
+            block_size=self.spec.block_size,
+            hash_contract=CONTRACT,
+            publisher=f"{socket.gethostname()}-{os.getpid()}",
+        )
+        self.life = Life(header, mirror)
+        log.info("worker %s: epoch %d begins", self.worker, epoch)
+        return self.life
+
+    def _end_life(self, reason: ShutdownReason) -> None:
+        if self.life is None:
+            return
+        self._flush()
+        self._push(self.life.shut_down(reason))
+        self._bank_counters()
+        self._ended_life, self.life = self.life, None
+
+    def _settle_rank(self, said: int | None) -> None:
+        """Take the rank from the engine's first message, or hold it against what was configured."""
+        if said is None or said == self.worker.dp_rank:
+            self._rank_known = self._rank_known or said is not None
+            return
+        if self._rank_known:
+            raise SettingsError(
+                f"kvatlas publisher: {self.spec.events} speaks for dp rank {said}, not "
+                f"{self.worker.dp_rank}; use --dp-rank {said}"
+            )
+        log.info("worker %s: the engine says that it is rank %d", self.worker, said)
+        self._rank_known = True
+        self._end_life(ShutdownReason.ENGINE_GONE)
+        self.worker = Worker(self.spec.worker_id, said)
+        self._ended_life = None
+        before, self._outlets = self._outlets, self._make_outlets()
+        self._delivering.start(self._hand_over(before, self._outlets), name="hand over")
+
+    def _bank_counters(self) -> None:
+        """Keep what a mirror counted, when its life is over."""
+        if self.life is not None:
+            self.counters.unindexable += self.life.mirror.unindexable
+            self.counters.suspects_removed += self.life.mirror.suspects_removed
+
+    # --- records ---
+
+    def _schedule_flush(self) -> None:
+        if self._flush_timer is None and self.life is not None and self.life.pending_events:
+            loop = asyncio.get_running_loop()
+            self._flush_timer = loop.call_later(self._settings.flush_s, self._flush)
+
+    def _flush(self) -> None:
+        """Seal what was said and hand it to every delivery."""
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        if self.life is None or not self.life.pending_events:
+            return
+        self.counters.events += self.life.pending_events
+        for record in self.life.seal():
+            self._push(record)
+
+    def _push(self, record: bytes) -> None:
+        self.counters.records += 1
+        self._outlets.push(record)
+
+    def _snapshot(self) -> Sequence[bytes]:
+        """Return a snapshot of this moment; what was said before it is sealed before it."""
+        self._flush()
+        life = self.life or self._ended_life
+        return [] if life is None else life.snapshot()
+
+    def _heartbeat(self) -> None:
+        if self.life is None:
+            return
+        self._flush()
+        record = self.life.heartbeat(
+            load=None if self.scrape is None else self.scrape.load,
+            engine_url=self.spec.advertised_url,
+            publisher_rpc=self._settings.advertised_rpc,
+            role=self.spec.role,
+            labels=self.spec.labels,
+            now_unix_us=self._now_unix_us(),
+        )
+        self._outlets.push_heartbeat(record)
+
+    # --- presence ---
+
+    async def _beat(self) -> None:
+        while True:
+            await self._pulse()
+            await asyncio.sleep(self._settings.heartbeat_s)
+
+    async def _pulse(self) -> None:
+        """Judge whether the engine is there, and say that we are."""
+        now = time.monotonic()
+        if self.follower.connected or self.scrape is not None:
+            self._last_alive_s = now
+            if self.life is None:
+                self._begin_life()
+        elif self.life is not None and now - self._last_alive_s >= self._settings.engine_gone_s:
+            log.warning("worker %s: the engine is gone", self.worker)
+            self.counters.lives_ended["engine_gone"] += 1
+            self._end_life(ShutdownReason.ENGINE_GONE)
+            # What comes back begins anew, from all that it still keeps.
+            await self._unfollow()
+            self.follower = self._new_follower()
+            self._follow()
+        if self.life is not None and self.scrape is not None:
+            self.life.mirror.capacity_blocks = self.scrape.capacity_blocks
+        self._heartbeat()
+
+    async def _watch_engine(self) -> None:
+        """Keep asking the engine for its load; a slow answer delays no heartbeat."""
+        while self._http is not None:
+            await self.check_engine()
+            await asyncio.sleep(self._settings.heartbeat_s)
+
+    def _new_follower(self) -> Follower:
+        return Follower(
+            self.spec.events,
+            self.spec.replay,
+            handle=self._on_effects,
+            timing=self._settings.timing,
+        )
+
+    def _follow(self) -> None:
+        self._follow_task = self._following.start(self._run_follower(), name="follower")
+
+    async def _run_follower(self) -> None:
+        try:
+            await self.follower.run()
+        except OSError as error:
+            raise FatalError(f"kvatlas publisher: --events {self.spec.events}: {error}") from None
+
+    async def _unfollow(self) -> None:
+        if self._follow_task is not None:
+            self._follow_task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._follow_task
+            self._follow_task = None
+
+    # --- deliveries ---
+
+    def _make_outlets(self) -> Outlets:
+        return Outlets(
+            self.worker,
+            self._writers,
+            snapshot=self._snapshot,
+            refused=self._on_refused,
+            settings=self._settings.delivery,
+        )
+
+    async def _hand_over(self, old: Outlets, new: Outlets) -> None:
+        """Let new deliveries use the writers once the old ones are done with them."""
+        await old.close(self._settings.engine_gone_s)
+        new.start(self._delivering)
+
+    def _on_refused(self, rejection: RecordsRejected) -> None:
+        self.counters.rejected += 1
+        self._warn("rejected", "worker %s: events are refused: %s", self.worker, rejection)
+
+    def _warn(self, kind: str, text: str, *values: object) -> None:
+        """Log at most once in a while per kind; counters tell the rest."""
+        now = time.monotonic()
+        if now - self._logged_s.get(kind, -_LOG_EVERY_S) >= _LOG_EVERY_S:
+            self._logged_s[kind] = now
+            log.error(text, *values)
