@@ -25,12 +25,19 @@ def test_what_speaks_of_the_clients_connection_stays_here() -> None:
         Keep_Alive="5",
         Proxy_Authorization="Basic x",
     )
-    assert dict(upstream_headers(client, "2")) == {"X-data-parallel-rank": "2"}
+    assert dict(upstream_headers(client, "2")) == {
+        "X-data-parallel-rank": "2",
+        "Content-Type": "application/json",
+    }
 
 
 def test_a_header_that_connection_names_stays_here() -> None:
     client = proxied(Connection="X-One, x-two", X_One="1", X_Two="2", X_Three="3")
-    assert dict(upstream_headers(client, "0")) == {"X-Three": "3", "X-data-parallel-rank": "0"}
+    assert dict(upstream_headers(client, "0")) == {
+        "X-Three": "3",
+        "X-data-parallel-rank": "0",
+        "Content-Type": "application/json",
+    }
 
 
 def test_what_speaks_to_the_engine_goes_up() -> None:

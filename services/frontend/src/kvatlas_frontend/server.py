@@ -121,8 +121,8 @@ class Api:
             ) from None
         began_s = time.perf_counter()
         parsed = parse_body(route, body)
-        if not self._fleet.is_any_available(arrived_s):
-            raise nobody_answered(0)
+        if not len(self._fleet):
+            raise nobody_answered(0)  # before any work is spent on the prompt
         model = self._models.route(parsed.model)
         if model is None:
             raise RefusedError(
@@ -133,6 +133,8 @@ class Api:
             )
         context, plan = await self._workflow.route(RoutingRequest(parsed, model))
         self._metrics.stage["total"].observe(time.perf_counter() - began_s)
+        if plan is not None and plan.reason.is_fallback:
+            self._metrics.fallbacks.labels(plan.reason.value).inc()
         call = Call(request, request.path, body, arrived_s)
         return await self._executor.execute(call, context, plan)
 
@@ -155,7 +157,7 @@ class ApiServer:
         server = web.Server(api.handle, access_log=None, handler_cancellation=True)
         runner = web.ServerRunner(server, shutdown_timeout=grace_s)
         await runner.setup()
-        site = web.TCPSite(runner, listen.host, listen.port)
+        site = web.TCPSite(runner, listen.host, listen.port, backlog=1024)
         try:
             await site.start()
         except OSError as error:

@@ -91,7 +91,7 @@ async def attempt(
         response = await session.post(url, data=data, headers=headers, allow_redirects=False)
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
         raise AttemptError(Failure.CONNECT, str(error)) from None
-    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+    except (aiohttp.ClientConnectionError, OSError) as error:
         raise AttemptError(Failure.DIED, str(error)) from None
     except aiohttp.ClientError as error:
         raise AttemptError(Failure.PROTOCOL, str(error)) from None

@@ -121,8 +121,6 @@ class Executor:
         self, call: Call, plan: RoutingPlan, answer: Answer, context: RoutingContext
     ) -> web.StreamResponse:
         self._metrics.decisions.labels(plan.reason.value).inc()
-        if plan.reason.is_fallback:
-            self._metrics.fallbacks.labels(plan.reason.value).inc()
         headers = downstream_headers(answer.headers)
         headers[WORKER_HEADER] = plan.member.name
         headers[DEPTH_HEADER] = str(plan.depth)

@@ -56,6 +56,8 @@ def upstream_headers(client: CIMultiDictProxy[str], rank: str) -> CIMultiDict[st
         if lower not in dropped and not lower.startswith("x-kvatlas-"):
             headers.add(name, value)
     headers[RANK_HEADER] = rank
+    # It has been read as JSON, so it may be called that where the client called it nothing.
+    headers.setdefault("Content-Type", "application/json")
     return headers
 
 

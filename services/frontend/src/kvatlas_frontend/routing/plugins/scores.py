@@ -35,11 +35,10 @@ class PrefillPlugin:
     def score(self, context: RoutingContext, costs: NDArray[np.float64]) -> None:
         """As `Score` says."""
         costs += self._queue_weight * self._columns.prefill_tokens
+        costs += self._miss_weight * len(context[TOKENS].ids)
+        # Rows that came after the matches hold nothing, as far as is known.
         depths = context[MATCHES].depths
-        prompt_tokens = len(context[TOKENS].ids)
-        misses = prompt_tokens - depths * self._block_size
-        costs[: len(depths)] += self._miss_weight * misses
-        costs[len(depths) :] += self._miss_weight * prompt_tokens
+        costs[: len(depths)] -= (self._miss_weight * self._block_size) * depths
 
 
 class LoadParams(Settings):
