@@ -72,10 +72,15 @@ impl Flags {
     pub fn read(words: &[String]) -> Result<Self, String> {
         let mut given = BTreeMap::new();
         for pair in words.chunks(2) {
-            match pair {
-                [flag, value] if flag.starts_with("--") => given.insert(&flag[2..], value.as_str()),
-                _ => return Err(format!("{:?}: flags are --name value", pair[0])),
+            let [flag, value] = pair else {
+                return Err(format!("{:?}: flags are --name value", pair[0]));
             };
+            let name = flag
+                .strip_prefix("--")
+                .ok_or_else(|| format!("{flag:?}: flags are --name value"))?;
+            if given.insert(name, value.as_str()).is_some() {
+                return Err(format!("--{name} is given twice"));
+            }
         }
         let flags = Self {
             address: text(&mut given, "address", "")?,
@@ -165,7 +170,7 @@ mod tests {
     fn every_flag_of_the_help_is_read_and_no_other() {
         let flags = HELP.lines().filter_map(|line| line.strip_prefix("  --"));
         for flag in flags.filter_map(|line| line.split_whitespace().next()) {
-            let error = read(&format!("--{flag} ?")).unwrap_err();
+            let error = read(&format!("--{flag} ?")).err().unwrap_or_default();
             assert!(!error.contains("is no flag"), "{error}");
         }
         assert!(
@@ -179,6 +184,11 @@ mod tests {
             read("--address h:1 --fill maybe")
                 .unwrap_err()
                 .contains("yes or no")
+        );
+        assert!(
+            read("--depth 8 --depth 9")
+                .unwrap_err()
+                .contains("--depth is given twice")
         );
         assert!(!read("--address h:1 --fill no").unwrap().fill);
     }

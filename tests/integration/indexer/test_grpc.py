@@ -88,55 +88,43 @@ async def test_chunk_hashes_and_sequence_hashes_find_the_same(
     assert await find(stub, *chain) == [(1, 0, 3)]
 
 
-@pytest.mark.parametrize(
-    ("request_", "code", "words"),
-    [
+REFUSALS = (
+    (rpc.FindMatchesRequest(model="other"), grpc.StatusCode.FAILED_PRECONDITION, "other", "model"),
+    (rpc.FindMatchesRequest(block_size=32), grpc.StatusCode.FAILED_PRECONDITION, "32", "16"),
+    (
+        rpc.FindMatchesRequest(hash_contract="sha-1"),
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "sha-1",
+        "xxh3-1337-v1",
+    ),
+    (
+        rpc.FindMatchesRequest(chunk_hashes=[1], sequence_hashes=[1]),
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "chunk_hashes",
+        "sequence_hashes",
+    ),
+    *(
         (
-            rpc.FindMatchesRequest(model="other", sequence_hashes=[1]),
-            grpc.StatusCode.FAILED_PRECONDITION,
-            ("other", "model"),
-        ),
-        (
-            rpc.FindMatchesRequest(block_size=32, sequence_hashes=[1]),
-            grpc.StatusCode.FAILED_PRECONDITION,
-            ("32", "16"),
-        ),
-        (
-            rpc.FindMatchesRequest(hash_contract="sha-1", sequence_hashes=[1]),
-            grpc.StatusCode.FAILED_PRECONDITION,
-            ("sha-1", "xxh3-1337-v1"),
-        ),
-        (
-            rpc.FindMatchesRequest(chunk_hashes=[1], sequence_hashes=[1]),
-            grpc.StatusCode.INVALID_ARGUMENT,
-            ("chunk_hashes", "sequence_hashes"),
-        ),
-        (
-            rpc.FindMatchesRequest(chunk_hashes=range(HASHES_MAX + 1)),
+            rpc.FindMatchesRequest(chunk_hashes=range(hashes)),
             grpc.StatusCode.RESOURCE_EXHAUSTED,
-            (str(HASHES_MAX),),
-        ),
-        (
-            rpc.FindMatchesRequest(chunk_hashes=range(4 * HASHES_MAX)),
-            grpc.StatusCode.RESOURCE_EXHAUSTED,
-            (str(HASHES_MAX),),
-        ),
-    ],
-    ids=["model", "block size", "contract", "both lists", "too many", "far too many"],
+            str(HASHES_MAX),
+            "hashes",
+        )
+        for hashes in (HASHES_MAX + 1, 4 * HASHES_MAX)
+    ),
 )
+
+
 async def test_a_request_that_cannot_be_answered_is_told_why(
     stub: "stubs.IndexerAsyncStub",
-    request_: rpc.FindMatchesRequest,
-    code: grpc.StatusCode,
-    words: tuple[str, ...],
 ) -> None:
-    with pytest.raises(grpc.aio.AioRpcError) as failure:
-        await stub.FindMatches(request_)
-    assert failure.value.code() == code
-    details = failure.value.details()
-    assert details is not None
-    assert all(word in details for word in words)
-    assert await find(stub, 1) == []
+    for request, code, *words in REFUSALS:
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await stub.FindMatches(request)
+        details = failure.value.details() or ""
+        assert failure.value.code() == code, details
+        assert all(word in details for word in words), details
+        assert await find(stub, 1) == []
 
 
 async def test_the_largest_request_is_answered(stub: "stubs.IndexerAsyncStub") -> None:

@@ -45,6 +45,10 @@ def test_every_setting_is_a_flag_a_variable_and_a_key_of_the_file(tmp_path: Path
     [
         (["--log", "memory:"], "memory:"),
         (["--log", "kafka://h:1"], "kafka:"),
+        (["--log", "http://127.0.0.1"], "http:"),
+        (["--log", "redis://127.0.0.1:notaport"], "redis"),
+        (["--log", "grpc:", "--log", "grpc:"], "twice"),
+        (["--listen", "nowhere"], "nowhere"),
         (["--snapshot-dir", "d"], "snapshot_dir"),
         (["--block-size", "0"], "block_size"),
         (["--threads", "0"], "threads"),

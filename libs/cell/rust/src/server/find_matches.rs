@@ -212,3 +212,134 @@ fn put_column(out: &mut Vec<u8>, field: u8, values: impl Iterator<Item = u32> + 
         put_varint(out, value.into());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cell::CellConfig;
+    use kvatlas_events::sequencer::Limits;
+    use kvatlas_wire::{frame, v1};
+    use prost::Message as _;
+
+    fn cell(workers: u64) -> Cell {
+        let config = CellConfig {
+            cell: "blue".into(),
+            model: "m".into(),
+            block_size: 16,
+            hash_contract: "c".into(),
+            replica_id: "r".into(),
+            version: "v".into(),
+            lease_ms: 1_000,
+            limits: Limits {
+                hold_back_batches: 1,
+                hold_back_ms: 1,
+                recover_ms: 1,
+                snapshot_parts: 1,
+                snapshot_hashes: 1,
+            },
+            memory_bytes_max: 1 << 30,
+        };
+        let cell = Cell::new(config);
+        cell.set_ready(true);
+        for worker_id in 0..workers {
+            let depth = 1 + worker_id % 300;
+            let header = v1::Header {
+                worker: Some(v1::Worker {
+                    worker_id,
+                    dp_rank: (worker_id * 100) as u32,
+                }),
+                epoch: 1,
+                cell: "blue".into(),
+                model: "m".into(),
+                block_size: 16,
+                hash_contract: "c".into(),
+                ..Default::default()
+            };
+            let store = v1::Store {
+                sequence_hashes: (1..=depth).collect(),
+                tier: 1,
+                ..Default::default()
+            };
+            let kind = Some(v1::event::Kind::Store(store));
+            let batch = v1::Batch {
+                header: Some(header),
+                first_event_id: 1,
+                events: vec![v1::Event { kind }],
+                ..Default::default()
+            };
+            let record = frame::seal(&batch.encode_to_vec());
+            assert_eq!(cell.apply([(record.as_slice(), 1)], "grpc", 1).accepted, 1);
+        }
+        cell
+    }
+
+    fn ask(cell: &Cell, message: &[u8]) -> v1::FindMatchesResponse {
+        let framed = answer(cell, message).unwrap();
+        let len = u32::from_be_bytes(framed[1..5].try_into().unwrap()) as usize;
+        assert_eq!((framed[0], len), (0, framed.len() - 5));
+        v1::FindMatchesResponse::decode(&framed[5..]).unwrap()
+    }
+
+    fn request(hashes: std::ops::RangeInclusive<u64>) -> v1::FindMatchesRequest {
+        v1::FindMatchesRequest {
+            sequence_hashes: hashes.collect(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn the_response_is_one_that_the_generated_code_reads() {
+        let cell = cell(400);
+        let response = ask(&cell, &request(1..=300).encode_to_vec());
+        let mut expected: Vec<(u32, u64)> =
+            (0..400).map(|id| (1 + (id % 300) as u32, id)).collect();
+        expected.sort_unstable_by_key(|&(depth, id)| (std::cmp::Reverse(depth), id));
+        assert_eq!(
+            response.worker_ids,
+            expected.iter().map(|row| row.1).collect::<Vec<_>>()
+        );
+        assert_eq!(
+            response.depths,
+            expected.iter().map(|row| row.0).collect::<Vec<_>>()
+        );
+        let ranks = response.worker_ids.iter().map(|id| (id * 100) as u32);
+        assert_eq!(response.dp_ranks, ranks.collect::<Vec<_>>());
+        assert_eq!(ask(&cell, &[]), v1::FindMatchesResponse::default());
+    }
+
+    #[test]
+    fn hashes_in_several_pieces_or_unpacked_are_one_list() {
+        let cell = cell(1);
+        let mut pieces = request(1..=1).encode_to_vec();
+        let whole = ask(&cell, &pieces);
+        assert_eq!(whole.depths, [1]);
+        // Encoded messages that follow one another merge: lists are joined.
+        let cell = self::cell(300);
+        pieces.extend(request(2..=2).encode_to_vec());
+        for hash in 3..=4u64 {
+            pieces.push(5 << 3 | 1);
+            pieces.extend(hash.to_le_bytes());
+        }
+        assert_eq!(
+            ask(&cell, &pieces),
+            ask(&cell, &request(1..=4).encode_to_vec())
+        );
+    }
+
+    #[test]
+    fn garbage_is_an_invalid_argument() {
+        let cell = cell(1);
+        for message in [
+            &[0xff][..],
+            &[0x2a, 0x09, 1],
+            &[0x2a, 0x03, 1, 2, 3],
+            &[0x20, 0x01],
+        ] {
+            assert_eq!(
+                answer(&cell, message).unwrap_err().code(),
+                Code::InvalidArgument
+            );
+        }
+        assert_eq!(cell.counters.get(Count::FindInvalid), 4);
+    }
+}
