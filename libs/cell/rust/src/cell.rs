@@ -4,6 +4,8 @@
 //! worker table, held for one record, one tick or one report at a time; the server keeps those off
 //! the threads that answer look-ups. Time comes in as an argument throughout.
 
+use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use kvatlas_events::sequencer::{Limits, Verdict};
@@ -53,8 +55,8 @@ pub struct Applied {
     pub rejected: u64,
     /// Why the first of these was, in words.
     pub first_rejection: Option<String>,
-    /// The workers that the records spoke of, each once.
-    pub workers: Vec<WorkerKey>,
+    /// The workers that the records spoke of.
+    pub workers: BTreeSet<WorkerKey>,
 }
 
 /// One cell's state. Share it by `Arc`.
@@ -101,9 +103,7 @@ impl Cell {
         for (bytes, appended_ms) in records {
             let result = self.check(bytes).and_then(|record| {
                 let key = record.header.worker;
-                if !applied.workers.contains(&key) {
-                    applied.workers.push(key);
-                }
+                applied.workers.insert(key);
                 self.take(record, (place, appended_ms), now_ms)
             });
             match result {
@@ -124,6 +124,7 @@ impl Cell {
     /// Time has passed: run leases, frozen unless `log_alive`, hold-back bounds, the memory budget,
     /// and a slice of the index's clean-up.
     pub fn tick(&self, now_ms: u64, log_alive: bool) {
+        let sweep = self.index.sweep(SWEEP_SLOTS);
         let has_room = self.has_room();
         let around = self.surroundings(has_room);
         let mut table = self.table.lock();
@@ -140,7 +141,6 @@ impl Cell {
             self.publish(&mut table, key, outcome);
         }
         table.forget_gone(now_ms);
-        let sweep = self.index.sweep(SWEEP_SLOTS);
         if !sweep.more && self.index.memory_bytes().total() > self.config.memory_bytes_max {
             self.shed(&mut table, now_ms);
         }
@@ -192,7 +192,7 @@ impl Cell {
 
     /// How far each of these workers is applied.
     #[must_use]
-    pub fn positions(&self, keys: &[WorkerKey]) -> Vec<v1::WorkerPosition> {
+    pub fn positions(&self, keys: &BTreeSet<WorkerKey>) -> Vec<v1::WorkerPosition> {
         let has_room = self.has_room();
         let table = self.table.lock();
         let known = keys.iter().filter_map(|key| table.workers.get(key));
@@ -282,14 +282,12 @@ impl Cell {
         let Table { workers, logs, .. } = &mut *table;
         logs.on_append(place, appended_ms, now_ms);
         let worker = match workers.entry(key) {
-            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::btree_map::Entry::Vacant(_) if is_full => {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(_) if is_full => {
                 let reason = format!("the cell has {WORKERS_MAX} workers, and room for no more");
                 return Err((Count::RejectedWorkers, reason));
             }
-            std::collections::btree_map::Entry::Vacant(entry) => {
-                entry.insert(Worker::new(key, self.config.limits))
-            }
+            Entry::Vacant(entry) => entry.insert(Worker::new(key, self.config.limits)),
         };
         let outcome = worker.on_record(&around, logs, (place, appended_ms), record, now_ms);
         let current = worker.sequencer.speaker();

@@ -16,7 +16,7 @@ pub struct Log {
     pub transport: String,
     /// Whether reads answer.
     pub alive: bool,
-    /// Records read, as reported.
+    /// Records that came through it: as counted here or as reported, whichever is more.
     pub records: u64,
     /// How far behind the head, as reported.
     pub lag_ms: u64,
@@ -53,6 +53,7 @@ impl Logs {
     /// A record was read that was appended at `appended_ms` by the log's clock.
     pub fn on_append(&mut self, place: usize, appended_ms: u64, now_ms: u64) {
         let log = &mut self.logs[place];
+        log.records += 1;
         if appended_ms > log.time_ms {
             log.time_ms = appended_ms;
             log.set_at_ms = now_ms;
@@ -63,7 +64,8 @@ impl Logs {
     pub fn report(&mut self, transport: &str, alive: bool, records: u64, lag_ms: u64) {
         let place = self.place(transport);
         let log = &mut self.logs[place];
-        (log.alive, log.records, log.lag_ms) = (alive, records, lag_ms);
+        (log.alive, log.lag_ms) = (alive, lag_ms);
+        log.records = log.records.max(records);
     }
 
     /// Time has passed; `any_alive` false freezes all.

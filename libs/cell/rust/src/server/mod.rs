@@ -41,6 +41,13 @@ const INGEST_BYTES_MAX: usize = 16 << 20;
 const WAITING_CONNECTIONS_MAX: usize = 256;
 /// Bytes of an `Ingest` stream on their way.
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+/// Threads a runtime has for calls that take the worker table's lock.
+const BLOCKING_THREADS_MAX: usize = 4;
+/// A peer that is gone without a word is noticed after this, twice.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+/// Calls that their callers gave up before we took them up. Deadlines are milliseconds, so under
+/// load there are many; the default of 20 would end the whole connection.
+const ABANDONED_CALLS_MAX: usize = 4_096;
 const INDEXER: &str = "kvatlas.v1.Indexer";
 
 /// A running server. Dropping it stops it without grace.
@@ -81,7 +88,10 @@ impl Server {
         };
         let mut first = Some((listener, dealt, health));
         for (number, connections) in waiting.into_iter().enumerate() {
-            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let runtime = Builder::new_current_thread()
+                .max_blocking_threads(BLOCKING_THREADS_MAX)
+                .enable_all()
+                .build()?;
             if let Some((listener, dealt, health)) = first.take() {
                 runtime.block_on(set_health(&health, ServingStatus::NotServing));
                 runtime.spawn(accept(listener, dealt, stop.clone()));
@@ -167,6 +177,9 @@ fn serve(
         let serving = tonic::transport::Server::builder()
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(4 * STREAM_WINDOW_BYTES)
+            .http2_keepalive_interval(Some(KEEPALIVE))
+            .http2_keepalive_timeout(Some(KEEPALIVE))
+            .http2_max_pending_accept_reset_streams(Some(ABANDONED_CALLS_MAX))
             .serve_with_incoming_shutdown(front, incoming, stopped);
         tokio::select! {
             // What ends one connection is no error of the server; it ends when it is stopped.
