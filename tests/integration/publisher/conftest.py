@@ -1,6 +1,8 @@
 """A live engine's side of the wire: real PUB and ROUTER sockets on loopback."""
 
 import asyncio
+import errno
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +12,19 @@ import pytest
 import zmq
 
 END = b"\xff" * 8
+
+
+def bind(listener: zmq.SyncSocket, address: str) -> None:
+    """Bind, once the socket that was closed there has let go; ZMQ closes in the background."""
+    while True:
+        try:
+            listener.bind(address)
+        except zmq.ZMQError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            time.sleep(0.005)
+        else:
+            return
 
 
 class WireEngine:
@@ -27,10 +42,10 @@ class WireEngine:
     def _start(self, events: str, replay: str) -> None:
         self._pub = self._context.socket(zmq.XPUB)  # XPUB, to see subscribers come
         self._pub.setsockopt(zmq.LINGER, 0)
-        self._pub.bind(events)
+        bind(self._pub, events)
         self._router = self._context.socket(zmq.ROUTER)
         self._router.setsockopt(zmq.LINGER, 0)
-        self._router.bind(replay)
+        bind(self._router, replay)
         self.events: str = self._pub.getsockopt_string(zmq.LAST_ENDPOINT)
         self.replay: str = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
         self.next_seq = 0
@@ -73,7 +88,7 @@ class WireEngine:
 
     def answer_replays(self) -> None:
         """Answer the questions that wait, as an engine does between two batches."""
-        while True:
+        while not self._router.closed:
             try:
                 client, empty, start = self._router.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
