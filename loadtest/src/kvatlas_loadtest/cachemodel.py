@@ -128,9 +128,10 @@ class Capacity:
     lru_ratio: float
 
 
-_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _ROOM_FOR_IMBALANCE = 1.1
-_NEAR_INFINITE = 0.98
+_SHARE_MAX = 0.94
+_NEAR_INFINITE = 0.99
 
 
 def capacity_for(
@@ -139,8 +140,8 @@ def capacity_for(
     """Size the engines so that they must evict, yet a fleet routed well loses little by it.
 
     Takes the smallest share of all blocks stored whose LRU cache has nearly the hits of an infinite
-    one, and a little more, since no router spreads prefixes perfectly evenly. An engine never gets
-    less than its largest request needs. With `blocks_per_engine` the size is taken as given.
+    one, and a little more, since no router spreads prefixes perfectly evenly, but never so much that
+    all would fit. An engine never gets less than its largest request needs. With `blocks_per_engine` the size is taken as given.
     """
     distinct = len({block for prompt in prompts for block in prompt.blocks})
     stored = distinct + sum(prompt.output_blocks for prompt in prompts)
@@ -153,7 +154,7 @@ def capacity_for(
                 share = candidate
                 break
         largest = max(len(prompt.blocks) + prompt.output_blocks for prompt in prompts)
-        fair = int(share * _ROOM_FOR_IMBALANCE * stored) // engines
+        fair = int(min(share * _ROOM_FOR_IMBALANCE, _SHARE_MAX) * stored) // engines
         blocks_per_engine = max(fair, largest + largest // 4 + 2)
     fleet = blocks_per_engine * engines
     return Capacity(

@@ -106,10 +106,10 @@ def test_a_plan_holds_what_is_sent_and_is_the_same_every_time() -> None:
     assert [request.at_s for request in plan.requests] == sorted(r.at_s for r in plan.requests)
 
 
-def test_engines_are_as_busy_as_in_the_trace() -> None:
+def test_engines_are_half_as_busy_as_in_the_trace() -> None:
     plan = make_plan(read_options(["--requests", "20", "--speedup", "16", "--tokens-per-id", "64"]))
     assert plan.speedup == 16
-    assert plan.engine_speedup == 2.0
+    assert plan.engine_speedup == 4.0
 
 
 def test_options_have_defaults_and_are_checked() -> None:

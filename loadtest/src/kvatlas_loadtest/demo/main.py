@@ -97,7 +97,7 @@ def _report(console: Console, options: Options, plan: Plan, runs: Mapping[str, R
     for policy, run in runs.items():
         found = [*run.remarks, *([run.agreement.sentence()] if run.agreement else [])]
         for sentence in found:
-            console.print(f"{policy}: {sentence}", markup=False, highlight=False)
+            console.print(f"{policy}: {sentence}", markup=False, highlight=False, soft_wrap=True)
         for name in run.lost:
             console.print(f"{policy}: {name} died", style="red", markup=False)
         if run.summary.first_error is not None:

@@ -28,6 +28,9 @@ PROMPT_TOKENS_MEAN = 2_000
 OUTPUT_TOKENS_MEAN = 16
 """What the mean request is scaled down to, so that a laptop's cores measure routing, not JSON."""
 
+ENGINE_HEADROOM = 2.0
+"""How much less busy than with the trace as recorded the engines are."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedRequest:
@@ -74,11 +77,13 @@ class Plan:
 
     @property
     def engine_speedup(self) -> float:
-        """How much faster than a real engine a mock one runs, to be as busy as in the trace.
+        """How much faster than a real engine a mock one runs.
 
-        Time runs `speedup` times as fast, and there are fewer tokens to prefill.
+        Time runs `speedup` times as fast, and there are fewer tokens to prefill: so much makes the
+        engines as busy as they would be with the trace as recorded. They run faster than that, so
+        that what is compared is where requests go, and not how long they queue.
         """
-        return self.speedup * self.tokens_per_id / TOKENS_PER_ID
+        return self.speedup * self.tokens_per_id / TOKENS_PER_ID * ENGINE_HEADROOM
 
 
 def make_plan(options: Options) -> Plan:

@@ -56,7 +56,7 @@ def shown_progress(console: Console, policy: str, requests: int) -> Generator[To
 
 def results_table(plan: Plan, policies: Mapping[str, Summary]) -> Table:
     """Figures by policy: a row a figure, so that it fits a narrow terminal."""
-    table = Table(title=f"{plan.trace.name}, {len(plan.requests):,} requests", title_justify="left")
+    table = Table()
     table.add_column("", no_wrap=True)
     for policy in policies:
         table.add_column(policy, justify="right", no_wrap=True)
