@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::process;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Uri;
@@ -11,7 +11,7 @@ use http::uri::{PathAndQuery, Scheme};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::timeout;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::link::{Link, keep};
 use crate::message::{Matches, Query, decode, encode};
@@ -129,6 +129,11 @@ fn forget_if_foreign(state: State) {
     }
 }
 
+fn too_late(limit: Duration) -> Status {
+    let limit_ms = limit.as_secs_f64() * 1e3;
+    Status::deadline_exceeded(format!("no answer within {limit_ms:.1} ms"))
+}
+
 fn answer(
     link: watch::Receiver<Link>,
     uri: Arc<Uri>,
@@ -137,12 +142,16 @@ fn answer(
 ) -> impl Future<Output = Result<Matches, Status>> + Send {
     let limit = limit.min(TIMEOUT_MAX);
     async move {
-        match timeout(limit, call::unary(link, &uri, message, limit)).await {
+        let begin = Instant::now();
+        let outcome = timeout(limit, call::unary(link, &uri, message, limit)).await;
+        match outcome {
+            // The server was told the same limit, and its timer can be the one that is heard first;
+            // tonic's says CANCELLED.
+            Ok(Err(status)) if status.code() == Code::Cancelled && begin.elapsed() >= limit => {
+                Err(too_late(limit))
+            }
             Ok(body) => decode(&body?),
-            Err(_) => Err(Status::deadline_exceeded(format!(
-                "no answer within {:.1} ms",
-                limit.as_secs_f64() * 1e3
-            ))),
+            Err(_) => Err(too_late(limit)),
         }
     }
 }
