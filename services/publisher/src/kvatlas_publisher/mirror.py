@@ -22,7 +22,7 @@ and salt are a prompt's, so a block takes its parent's.
 suspect until it is stored again; when the device tier holds more than the engine has room for, the
 oldest suspects were the ones, and are removed.
 
-Sizes: a held block costs some 300 bytes here; `blocks_max` bounds them. A digest costs nothing to
+Sizes: a held block costs some 450 bytes here; `blocks_max` bounds them. A digest costs nothing to
 ask for. All calls take a batch, so that a native mirror can take this one's place.
 """
 
@@ -49,6 +49,7 @@ from kvatlas_publisher.saying import TIERS, Saying
 
 _COUNT_BITS = 32
 _COUNT_MASK = (1 << _COUNT_BITS) - 1
+_NUMBERS = tuple(map(int, Tier))
 _ONE = tuple(1 << (_COUNT_BITS * tier) for tier in Tier)
 _ALL = tuple(_COUNT_MASK << (_COUNT_BITS * tier) for tier in Tier)
 
@@ -71,7 +72,8 @@ class _Block:
 
     def tiers(self) -> Iterator[int]:
         """The tiers it is on, from near to far."""
-        return (tier for tier in Tier if self.counts & _ALL[tier])
+        counts = self.counts
+        return (tier for tier in _NUMBERS if counts & _ALL[tier])
 
 
 class Mirror:
@@ -260,6 +262,11 @@ class Mirror:
 
     def _publish(self, block: _Block, said: Saying) -> None:
         """Publish a block that has become reachable, and all below it, head first."""
+        if not block.children:  # nearly always
+            block.published = True
+            for tier in block.tiers():
+                self._say_stored(block, tier, said)
+            return
         on_more_tiers: list[_Block] = []
         for each in _subtree(block):
             each.published = True
@@ -292,6 +299,8 @@ class Mirror:
             self._unlink(block)
 
     def _unpublish_below(self, block: _Block, said: Saying) -> None:
+        if not block.children:  # nearly always
+            return
         below = list(_subtree(block))[1:]
         for each in reversed(below):
             each.published = False
