@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 
 import aiohttp
 import pytest
@@ -275,3 +276,55 @@ async def test_stopping_ends_what_is_still_streaming(stage: Stage) -> None:
     await engine.left.wait()
     with pytest.raises(aiohttp.ClientError):
         await response.read()
+
+
+def bare(body: bytes, content_type: str) -> Callable[..., Awaitable[None]]:
+    """An HTTP/1.0 answer: its end is the connection's, so death looks like an end."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"POST"):
+            writer.write(b"HTTP/1.0 200 OK\r\nContent-Type: %b\r\n\r\n" % content_type.encode())
+            writer.write(body)
+        writer.close()
+        await writer.wait_closed()
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "status_code", "outcome"),
+    [
+        (b"data: 1\n\ndata: [DONE]\n\n", "text/event-stream", 200, "whole"),
+        (b"data: 1\n\n", "text/event-stream", 200, "broken"),
+        (b'{"choices": []}', "application/json", 200, "whole"),
+        (b'{"choices": [', "application/json", 502, "broken"),
+        (b"", "application/json", 200, "retried"),
+        (b"", "text/event-stream", 200, "retried"),
+    ],
+)
+async def test_an_end_of_the_connection_is_not_taken_for_the_end_of_an_answer(
+    stage: Stage, body: bytes, content_type: str, status_code: int, outcome: str
+) -> None:
+    await stage.engine(8)
+    server = await asyncio.start_server(bare(body, content_type), "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    await stage.start()
+    await stage.announce(stage.record(7, url=f"http://{host}:{port}"), stage.record(8))
+    stage.indexers.matches = [(7, 0, 3)]
+    async with stage.client.post("/v1/completions", json=STREAM) as response:
+        received = await response.read()
+        assert response.status == status_code
+        if outcome == "retried":
+            assert response.headers["x-kvatlas-worker"] == "8/0"
+        elif outcome == "whole":
+            assert received == body
+        elif status_code == 200:
+            assert received.startswith(body)
+            assert received.endswith(b"data: [DONE]\n\n")
+            assert b"engine_died" in received
+        else:
+            assert_error(received.decode(), "engine_died")
+    assert stage.metric("streams_broken_total") == (outcome == "broken")
+    server.close()
+    await server.wait_closed()

@@ -41,7 +41,15 @@ class Answer:
     Closing before the end of the body ends the connection, and with it the engine's work.
     """
 
-    __slots__ = ("_response", "content", "first", "headers", "is_stream", "status")
+    __slots__ = (
+        "_response",
+        "content",
+        "ends_by_itself",
+        "first",
+        "headers",
+        "is_stream",
+        "status",
+    )
 
     def __init__(self, response: aiohttp.ClientResponse, first: bytes) -> None:
         self._response = response
@@ -50,6 +58,11 @@ class Answer:
         self.content = response.content
         self.first = first
         self.is_stream = response.headers.get("Content-Type", "").startswith("text/event-stream")
+        # Otherwise the connection's end is the body's, and an engine that dies looks like one that
+        # has finished.
+        self.ends_by_itself = (
+            "Content-Length" in response.headers or "Transfer-Encoding" in response.headers
+        )
 
     def close(self) -> None:
         """Give the connection back if the body has ended, end it otherwise."""
@@ -108,6 +121,9 @@ async def attempt(
     except BaseException:
         response.close()
         raise
+    if not first and status < _CLIENT_ERROR:
+        response.close()
+        raise AttemptError(Failure.DIED, "an answer without a body")
     return Answer(response, first)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
+import msgspec
 from aiohttp import web
 from multidict import CIMultiDict
 
@@ -167,10 +168,13 @@ class Executor:
             while size <= self._buffer_bytes_max:
                 chunk = await answer.content.readany()
                 if not chunk:
-                    return b"".join(parts)
+                    whole = b"".join(parts)
+                    if not answer.ends_by_itself:
+                        msgspec.json.decode(whole)
+                    return whole
                 parts.append(chunk)
                 size += len(chunk)
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, msgspec.DecodeError) as error:
             self._metrics.streams_broken.inc()
             log.warning("an engine died in the middle of an answer: %s", error)
             raise ApiError(_BAD_GATEWAY, _BROKEN, kind="server_error", code="engine_died") from None
@@ -193,8 +197,12 @@ class Executor:
             except (aiohttp.ClientError, OSError) as error:
                 await self._break_off(call, response, answer, last, error)
                 return None
+        tail = (before + last)[-TAIL_BYTES:]
+        if answer.is_stream and not answer.ends_by_itself and b"[DONE]" not in tail:
+            await self._break_off(call, response, answer, last, _cut_short())
+            return None
         await response.write_eof()
-        return (before + last)[-TAIL_BYTES:]
+        return tail
 
     async def _break_off(
         self,
@@ -222,6 +230,10 @@ class Executor:
         if tokens is None or not tokens.whole or context[REQUEST].body.batch:
             return
         self._usage.compare(tail, Assumed(len(tokens.ids), plan.depth), self._now_s())
+
+
+def _cut_short() -> aiohttp.ClientPayloadError:
+    return aiohttp.ClientPayloadError("the connection was closed before [DONE]")
 
 
 def nobody_answered(tried: int) -> ApiError:
