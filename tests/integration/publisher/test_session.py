@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kvatlas_chassis import SettingsError
+from kvatlas_chassis import FatalError, SettingsError
 from kvatlas_engines.endpoint import Endpoint
 from kvatlas_engines.stream import StreamTiming
 from kvatlas_events import (
@@ -19,6 +19,7 @@ from kvatlas_events import (
     Event,
     LogUnavailable,
     LogWriter,
+    RecordsRejected,
     Remove,
     Shutdown,
     ShutdownReason,
@@ -28,6 +29,7 @@ from kvatlas_events import (
     decode_batch,
 )
 from kvatlas_events.delivery import DeliverySettings
+from kvatlas_events.log import Fenced
 from kvatlas_hashing import item_hash, reference
 from kvatlas_publisher.session import Session, SessionSettings
 from kvatlas_publisher.settings import EngineSpec
@@ -333,3 +335,59 @@ async def test_an_engine_that_is_another_one_is_refused(
     with pytest.raises(SettingsError, match=advice):
         task.result()
     await session.close(1.0)
+
+
+class RefusingLog(KeepingLog):
+    """A receiver that will not have it."""
+
+    def __init__(self, refusal: Callable[[Batch], RecordsRejected]) -> None:
+        super().__init__()
+        self.refusal = refusal
+
+    async def append(self, records: Sequence[bytes]) -> Appended:
+        if records:
+            raise self.refusal(decode_batch(records[0]))
+        return Appended()
+
+
+def fence(batch: Batch) -> RecordsRejected:
+    return Fenced("grpc://i:1", batch.header.worker, batch.header.epoch, 99)
+
+
+def mismatch(_: Batch) -> RecordsRejected:
+    return RecordsRejected("block size 2; the cell's is 16")
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "says"),
+    [(fence, 1, "epoch 99"), (mismatch, 2, "the cell's is 16")],
+)
+async def test_a_receiver_that_will_never_take_our_records_ends_us(
+    wire_engine: Engine,
+    refusal: Callable[[Batch], RecordsRejected],
+    status: int,
+    says: str,
+) -> None:
+    settings = SessionSettings(instance_id=5, advertised_rpc="", timing=TIMING, heartbeat_s=0.05)
+    session = Session(spec_of(wire_engine), settings, [RefusingLog(refusal)], None)
+    task = asyncio.create_task(session.run())
+    await wire_engine.until(task.done)
+    with pytest.raises(FatalError, match=says) as caught:
+        task.result()
+    assert caught.value.exit_status == status
+    await session.close(0.1)
+
+
+async def test_a_message_that_cannot_be_read_is_counted_and_makes_suspects(
+    wire_engine: Engine,
+) -> None:
+    log = KeepingLog()
+    async with running(spec_of(wire_engine), log) as session:
+        await wire_engine.subscribed()
+        wire_engine.send(stored(1))
+        wire_engine.send_payload(b"\xc1")
+        wire_engine.send(stored(2, parent=1, first_token=2))
+        await wire_engine.until(lambda: joined(log.said) == [("store", None, S[:2], Tier.DEVICE)])
+        assert session.counters.malformed_messages == 1
+        assert session.life is not None
+        assert session.life.mirror.suspect_blocks == 1

@@ -96,6 +96,8 @@ class EngineHttp:
     """Asks one engine. None where the engine does not answer, or not with what was asked for."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self.answers = False
+        """The last request got an answer, be it that there is no such page."""
         self._session = session
         self._url = url
 
@@ -124,9 +126,11 @@ class EngineHttp:
                 body = await response.content.read(_PAGE_BYTES_MAX)
                 while not response.content.at_eof() and len(body) < _PAGE_BYTES_MAX:
                     body += await response.content.read(_PAGE_BYTES_MAX)
-                return body if response.status == 200 else None  # noqa: PLR2004 - OK
         except (aiohttp.ClientError, TimeoutError, OSError):
+            self.answers = False
             return None
+        self.answers = True
+        return body if response.status == 200 else None  # noqa: PLR2004 - OK
 
 
 def _base_models(body: bytes) -> list[str]:

@@ -124,8 +124,9 @@ class Mirror:
     def suspect_all(self) -> None:
         """Something was lost that may have been a removal."""
         for held, suspects in zip(self._held, self._suspects, strict=True):
-            for engine_hash in held:
-                suspects.setdefault(engine_hash)
+            if len(suspects) < len(held):
+                for engine_hash in held:
+                    suspects.setdefault(engine_hash)
 
     # --- what it can be asked ---
 

@@ -253,6 +253,7 @@ class Session:
         self._models_checked = False
         self._flush()
         self._begin_life()
+        self._heartbeat()  # what the old epoch held is gone: do not wait to say so
 
     def _begin_life(self) -> Life:
         self._bank_counters()
@@ -362,7 +363,7 @@ class Session:
     async def _pulse(self) -> None:
         """Judge whether the engine is there, and say that we are."""
         now = time.monotonic()
-        if self.follower.connected or self.scrape is not None:
+        if self.follower.connected or (self._http is not None and self._http.answers):
             self._last_alive_s = now
             if self.life is None:
                 self._begin_life()
