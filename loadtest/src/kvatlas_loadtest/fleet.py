@@ -29,7 +29,8 @@ class FleetShape:
 
     Attributes:
         blocks: an engine's cache, in blocks.
-        engine_speedup: how much faster than real a mock engine computes.
+        prefill_token_us: what a real engine takes for a token that is not cached.
+        engine_speedup: how much faster than that a mock engine computes.
         policy: a frontend's policy, by name or file.
     """
 
@@ -37,6 +38,7 @@ class FleetShape:
     block_size: int
     engines: int
     blocks: int
+    prefill_token_us: float
     engine_speedup: float
     indexers: int
     frontends: int
@@ -127,6 +129,7 @@ def _engine(number: int, shape: FleetShape) -> Command:
         *("--listen", _ANY, "--events", f"tcp://{_ANY}", "--replay", f"tcp://{_ANY}"),
         *("--model", shape.model, "--block-size", str(shape.block_size)),
         *("--blocks", str(shape.blocks), "--speedup", f"{shape.engine_speedup:.6g}"),
+        *("--prefill-token-us", f"{shape.prefill_token_us:.6g}"),
         *("--hash-seed", f"{shape.seed}-{number}"),
     )
 

@@ -112,6 +112,25 @@ def test_engines_are_half_as_busy_as_in_the_trace() -> None:
     assert plan.engine_speedup == 4.0
 
 
+def test_a_trace_of_a_larger_fleet_does_not_swamp_the_engines(tmp_path: Path) -> None:
+    file = tmp_path / "dense.jsonl"
+    rows = [
+        {
+            "timestamp": i,
+            "input_length": 8_192,
+            "output_length": 1,
+            "hash_ids": [16 * i + j for j in range(16)],
+        }
+        for i in range(100)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--trace", str(file), "--rate", "50", "--engines", "4", "--tokens-per-id", "512"]
+    plan = make_plan(read_options(words))
+    assert plan.speedup == pytest.approx(0.0495)
+    # 819,200 tokens of 60 us are 49 s of work, for 4 engines in a quarter of 2 s
+    assert plan.engine_speedup == pytest.approx(49.152 / 4 / 0.5, rel=0.02)
+
+
 def test_options_have_defaults_and_are_checked() -> None:
     assert read_options([]).policies == POLICIES
     assert read_options(["--policy", "round-robin", "kv-aware"]).policies == (
@@ -125,6 +144,7 @@ def test_options_have_defaults_and_are_checked() -> None:
         ["--speedup", "0"],
         ["--rate", "inf"],
         ["--no-such-flag"],
+        ["--json", "/nonexistent/file.json"],
     ):
         with pytest.raises(SettingsError) as error:
             read_options(words)

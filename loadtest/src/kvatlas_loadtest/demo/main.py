@@ -15,7 +15,7 @@ from rich.console import Console
 
 from kvatlas_chassis import FatalError
 from kvatlas_loadtest.demo.options import Options, read_options
-from kvatlas_loadtest.demo.plan import MODEL, Plan, make_plan
+from kvatlas_loadtest.demo.plan import MODEL, PREFILL_TOKEN_US, Plan, make_plan
 from kvatlas_loadtest.demo.report import (
     print_plan,
     print_ways_in,
@@ -116,6 +116,7 @@ def _shape(options: Options, plan: Plan, policy: str) -> FleetShape:
         block_size=options.block_size,
         engines=options.engines,
         blocks=plan.capacity.blocks_per_engine,
+        prefill_token_us=PREFILL_TOKEN_US,
         engine_speedup=plan.engine_speedup,
         indexers=options.indexers,
         frontends=options.frontends,

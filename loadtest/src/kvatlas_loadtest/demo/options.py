@@ -112,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="tokens that stand for 512 of the trace (default: by the trace's lengths)",
     )
-    add("--json", type=Path, metavar="FILE", help="write the results there too")
+    add("--json", type=_output, metavar="FILE", help="write the results there too")
     add("--logs", type=Path, metavar="DIR", help="keep the processes' logs there")
     add("--keep", action="store_true", help="leave the last fleet up until Ctrl-C")
     add(
@@ -137,6 +137,14 @@ def _positive(text: str) -> float:
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
+
+
+def _output(text: str) -> Path:
+    """Refused now rather than after the runs."""
+    path = Path(text)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}: no file in a folder that exists")
+    return path
 
 
 def _policy(text: str) -> str:

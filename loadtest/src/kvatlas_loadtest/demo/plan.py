@@ -29,7 +29,12 @@ OUTPUT_TOKENS_MEAN = 16
 """What the mean request is scaled down to, so that a laptop's cores measure routing, not JSON."""
 
 ENGINE_HEADROOM = 2.0
-"""How much less busy than with the trace as recorded the engines are."""
+"""How much less busy than with the trace as recorded the engines are, at least."""
+
+PREFILL_TOKEN_US = 60.0
+"""What a real engine takes for a token that it has not cached."""
+
+_BUSY_SHARE_MAX = 0.25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +65,7 @@ class Plan:
         tokens_per_id: tokens that stand for `TOKENS_PER_ID` of the trace.
         speedup: how many times as fast as recorded the trace is played.
         output_scale: how many times shorter than recorded the answers are.
+        engine_speedup: how much faster than a real engine a mock one runs.
     """
 
     trace: Trace
@@ -69,21 +75,12 @@ class Plan:
     tokens_per_id: int
     speedup: float
     output_scale: float
+    engine_speedup: float
 
     @property
     def lasts_s(self) -> float:
         """When the last request is sent."""
         return self.requests[-1].at_s
-
-    @property
-    def engine_speedup(self) -> float:
-        """How much faster than a real engine a mock one runs.
-
-        Time runs `speedup` times as fast, and there are fewer tokens to prefill: so much makes the
-        engines as busy as they would be with the trace as recorded. They run faster than that, so
-        that what is compared is where requests go, and not how long they queue.
-        """
-        return self.speedup * self.tokens_per_id / TOKENS_PER_ID * ENGINE_HEADROOM
 
 
 def make_plan(options: Options) -> Plan:
@@ -129,12 +126,29 @@ def make_plan(options: Options) -> Plan:
             )
         )
     blocks = [request.blocks for request in requests]
+    infinite = infinite_cache_hits(blocks)
     return Plan(
         trace=trace,
         requests=tuple(requests),
-        infinite=infinite_cache_hits(blocks),
+        infinite=infinite,
         capacity=capacity_for(blocks, engines=options.engines, blocks_per_engine=options.blocks),
         tokens_per_id=tokens_per_id,
         speedup=speedup,
         output_scale=output_scale,
+        engine_speedup=_engine_speedup(
+            speedup * tokens_per_id / TOKENS_PER_ID,
+            new_tokens=(infinite.blocks - infinite.hit_blocks) * options.block_size,
+            engine_s=options.engines * max(requests[-1].at_s, 1.0),
+        ),
     )
+
+
+def _engine_speedup(as_recorded: float, *, new_tokens: int, engine_s: float) -> float:
+    """How fast the engines must be for a comparison of where requests go, not of how they queue.
+
+    Time runs faster than recorded and there are fewer tokens: `as_recorded` makes up for both, and
+    they get more than that. A trace recorded on a larger fleet would still swamp this one, so they
+    are also fast enough to be busy for a small share of the run only; and never slower than real.
+    """
+    busy_s = new_tokens * PREFILL_TOKEN_US / 1e6
+    return max(1.0, as_recorded * ENGINE_HEADROOM, busy_s / (engine_s * _BUSY_SHARE_MAX))

@@ -20,7 +20,9 @@ def print_plan(console: Console, plan: Plan, options: Options) -> None:
     tokens = sum(len(request.tokens) for request in plan.requests) / len(plan.requests)
     capacity = plan.capacity
     console.print(
-        f"[bold]{len(plan.requests):,} requests[/] of {plan.trace.name}, {plan.speedup:.3g} times "
+        f"[bold]{len(plan.requests):,} requests[/] of {plan.trace.name}"
+        + (", which holds no more" if len(plan.requests) < options.requests else "")
+        + f", {plan.speedup:.3g} times "
         f"as fast as recorded: {plan.lasts_s:.0f} s a policy"
     )
     console.print(
