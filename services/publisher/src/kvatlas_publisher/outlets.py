@@ -18,6 +18,7 @@ class Outlets:
         writers: where they go; they stay the caller's.
         snapshot: returns the records of a snapshot of this moment.
         refused: told of records that a receiver will never take, after the first ones it took.
+        is_ours: says whether an epoch of this worker was ours.
         settings: bounds and times of each delivery.
     """
 
@@ -28,9 +29,11 @@ class Outlets:
         *,
         snapshot: Callable[[], Sequence[bytes]],
         refused: Callable[[RecordsRejected], None],
+        is_ours: Callable[[int], bool],
         settings: DeliverySettings | None,
     ) -> None:
         self._refused = refused
+        self._is_ours = is_ours
         self.deliveries = [
             Delivery(
                 worker,
@@ -65,6 +68,8 @@ class Outlets:
     def _on_rejected(self, rejection: RecordsRejected) -> None:
         """Records that are never taken: a setting is wrong, here or there."""
         if isinstance(rejection, Fenced):
+            if self._is_ours(rejection.rival_epoch):
+                return  # our own next life came there first, by another transport
             raise FatalError(f"kvatlas publisher: {rejection}")
         if not any(delivery.counts.appended_records for delivery in self.deliveries):
             raise SettingsError(f"kvatlas publisher: events are refused: {rejection}")

@@ -16,7 +16,7 @@ import logging
 import os
 import socket
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -42,6 +42,7 @@ from kvatlas_publisher.settings import EngineSpec
 log = logging.getLogger(__name__)
 
 _LOG_EVERY_S = 10.0
+_OWN_EPOCHS_MAX = 256  # older ones are in no outbox any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +110,7 @@ class Session:
         self._reader = READERS[spec.engine](spec.block_size)
         self._indexed_any = False
         self._highest_epoch = 0
+        self._own_epochs: deque[int] = deque(maxlen=_OWN_EPOCHS_MAX)
         self._flush_timer: asyncio.TimerHandle | None = None
         self._following = TaskSet()
         self._delivering = TaskSet()
@@ -259,6 +261,7 @@ class Session:
         self._bank_counters()
         epoch = next_epoch(self._now_unix_us(), self._highest_epoch)
         self._highest_epoch = epoch
+        self._own_epochs.append(epoch)
         self._ended_life = None
         self.counters.lives += 1
         self._reader = READERS[self.spec.engine](self.spec.block_size)
@@ -417,6 +420,7 @@ class Session:
             self._writers,
             snapshot=self._snapshot,
             refused=self._on_refused,
+            is_ours=self._own_epochs.__contains__,
             settings=self._settings.delivery,
         )
 
