@@ -140,5 +140,16 @@ async def read_error(answer: Answer, url: URL) -> bytes | None:
     except (aiohttp.ClientError, OSError):
         return None
     body = b"".join(parts)
-    host = (url.host or "").encode()
-    return None if host and host in body else body
+    return None if speaks_of(url, body) else body
+
+
+def speaks_of(url: URL, body: bytes) -> bool:
+    """Whether a text holds the address of `url`.
+
+    An address of numbers or with a domain counts wherever it stands. A bare name, as `vllm`, is a
+    word as well: it counts where it is written as an address.
+    """
+    host = url.raw_host or ""
+    if "." in host or ":" in host:
+        return host.encode() in body
+    return any(text.encode() in body for text in (f"{host}:{url.port}", f"//{host}"))
