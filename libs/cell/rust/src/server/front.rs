@@ -18,6 +18,7 @@ use tonic::service::Routes;
 use tower_service::Service;
 
 use super::find_matches::{self, PREFIX_LEN, REQUEST_BYTES_MAX};
+use super::stream::FRAME_BYTES_MAX;
 use crate::cell::Cell;
 use crate::counters::Count;
 
@@ -141,7 +142,7 @@ pub enum Reply {
 
 /// What is still to be sent of one message.
 pub enum Unary {
-    /// The message.
+    /// The message, or the rest of it.
     Data(Bytes),
     /// Status OK.
     Trailers,
@@ -168,9 +169,14 @@ impl Body for Reply {
             Self::Unary(unary) => unary,
         };
         Poll::Ready(match std::mem::replace(unary, Unary::Done) {
-            Unary::Data(data) => {
-                *unary = Unary::Trailers;
-                Some(Ok(Frame::data(data)))
+            Unary::Data(mut data) => {
+                let frame = data.split_to(data.len().min(FRAME_BYTES_MAX));
+                *unary = if data.is_empty() {
+                    Unary::Trailers
+                } else {
+                    Unary::Data(data)
+                };
+                Some(Ok(Frame::data(frame)))
             }
             Unary::Trailers => {
                 let mut trailers = HeaderMap::with_capacity(1);

@@ -7,6 +7,7 @@
 mod find_matches;
 mod front;
 mod rpc;
+mod stream;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -27,6 +28,7 @@ use tonic_health::server::HealthReporter;
 
 use crate::cell::Cell;
 use front::Front;
+use stream::Stream;
 
 pub use find_matches::HASHES_MAX;
 
@@ -166,10 +168,7 @@ fn serve(
 ) {
     let grace_over = grace_over(stop.clone());
     runtime.block_on(async move {
-        let incoming = ReceiverStream::new(connections).map(|stream| {
-            stream.set_nodelay(true)?;
-            tokio::net::TcpStream::from_std(stream)
-        });
+        let incoming = ReceiverStream::new(connections).map(Stream::new);
         let stopped = async move {
             // An error means that the server is gone, which is a stop too.
             let _ = stop.wait_for(Option::is_some).await;
