@@ -1,3 +1,25 @@
-"""The native extension of kvatlas; the stub beside this file is its documentation."""
+"""The native extension of kvatlas; the stub `_native.pyi` is its documentation."""
 
-from kvatlas_native._native import *  # noqa: F403 - the stub names what there is
+from kvatlas_native._native import (
+    Applied,
+    Cell,
+    CellServer,
+    Channel,
+    ChannelError,
+    Inbox,
+    Outbox,
+    chunk_hashes,
+    sequence_hashes,
+)
+
+__all__ = [
+    "Applied",
+    "Cell",
+    "CellServer",
+    "Channel",
+    "ChannelError",
+    "Inbox",
+    "Outbox",
+    "chunk_hashes",
+    "sequence_hashes",
+]

@@ -82,6 +82,12 @@ class Cell:
         """Empty and not ready.
 
         Args:
+            cell: what its records must name.
+            model: what its records and queries must name.
+            block_size: tokens per block, as its records and queries must say.
+            hash_contract: as its records and queries must say.
+            replica_id: told by `status`.
+            version: told by `status`.
             lease_ms: how long a worker may be silent, in its log's own time, and still match.
             hold_back_batches_max: batches a worker may have waiting behind a missing one.
             hold_back_ms: how long a gap may stay open before the worker is no longer matched.
@@ -101,9 +107,7 @@ class Cell:
         """Run leases (frozen while no log is alive), hold-back bounds, and a slice of the index's sweep."""
     def set_ready(self, ready: bool) -> None:
         """Until ready, FindMatches answers UNAVAILABLE and health NOT_SERVING."""
-    def set_log_status(
-        self, transport: str, *, alive: bool, records: int, lag_ms: int
-    ) -> None: ...
+    def set_log_status(self, transport: str, *, alive: bool, records: int, lag_ms: int) -> None: ...
     def find_matches(
         self,
         hashes: NDArray[np.uint64],
