@@ -150,7 +150,7 @@ def call(command: Sequence[str]) -> int:
         return response.status
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_stopping_in_the_middle_leaves_no_process(number: signal.Signals) -> None:
     with running(*SMALL, "--requests", "500", "--policy", "kv-aware") as process:
         wait_for(lambda: len(children(process.pid)) >= 1 + 3)

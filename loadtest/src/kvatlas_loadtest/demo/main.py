@@ -46,13 +46,13 @@ def command(argv: Sequence[str]) -> int:
 
 
 async def _until_interrupted(work: Coroutine[Any, Any, int]) -> int:
-    """Run `work`; on the first SIGINT or SIGTERM cancel it and let it clean up.
+    """Run `work`; on the first SIGINT, SIGTERM or SIGHUP cancel it and let it clean up.
 
     A second one ends this process at once, and the kernel then ends its children.
     """
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def interrupt() -> None:
         task.cancel()

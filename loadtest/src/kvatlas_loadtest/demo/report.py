@@ -88,7 +88,8 @@ def print_ways_in(console: Console, fleet: Fleet) -> None:
     admin = f"http://{fleet.frontends[0].address('admin')}"
     model = fleet.shape.model
     content = "-H 'Content-Type: application/json'"
-    chat = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "hello"}}]}}'
+    messages = '[{"role": "user", "content": "hello"}]'
+    chat = f'{{"model": "{model}", "stream": true, "messages": {messages}}}'
     text = f'{{"model": "{model}", "prompt": "Once upon a time", "max_tokens": 8}}'
     console.print(f"\nthe fleet of [bold]{fleet.shape.policy}[/] stays up until Ctrl-C. Try:")
     for line in (
