@@ -36,9 +36,7 @@ def test_an_example_is_what_its_service_takes(name: str) -> None:
 
 
 def test_the_examples_make_one_cell() -> None:
-    said = {
-        (each["model"], each["block_size"]) for each in (read(n).model_dump() for n in SETTINGS)
-    }
+    said = {(each["model"], each["block_size"]) for each in (dict(read(n)) for n in SETTINGS)}
     assert said == {("meta-llama/Llama-3.1-8B-Instruct", 16)}
 
 
