@@ -109,7 +109,7 @@ def kvatlas(name: str, *words: str, cores: frozenset[int] = frozenset()) -> Comm
 class Supervisor:
     """Owns the processes it started, as an asynchronous context manager."""
 
-    def __init__(self, logs: Path, *, ready_timeout_s: float = 30.0, grace_s: float = 3.0) -> None:
+    def __init__(self, logs: Path, *, ready_timeout_s: float = 60.0, grace_s: float = 3.0) -> None:
         self._logs = logs
         self._ready_timeout_s = ready_timeout_s
         self._grace_s = grace_s
