@@ -158,5 +158,5 @@ class Machine(RuleBasedStateMachine):
             assert not delivered
 
 
-Machine.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+Machine.TestCase.settings = settings(max_examples=400, stateful_step_count=40, deadline=None)
 TestStreamFollowsTheEngine = Machine.TestCase

@@ -246,3 +246,15 @@ def test_a_replay_endpoint_that_was_dead_is_asked_again_for_the_beginning() -> N
         driver.wait(2.0)
     assert driver.live("a-1") == [("ask", 0)]
     assert driver.answer("a-0", "a-1") == ["a-0", "a-1"]
+
+
+def test_after_a_reconnect_that_no_one_vouches_for_what_comes_is_a_new_life() -> None:
+    driver = started("a-0", "a-1")
+    assert driver.connect() == [("ask", 1)]
+    for _ in range(3):
+        driver.wait(2.0)
+    assert driver.live("b-2") == [("ask", 1)]  # looks contiguous, and may be anyone's
+    assert driver.wait(2.0) == [("ask", 1)]
+    assert driver.wait(2.0) == [("ask", 1)]
+    assert driver.wait(2.0) == [NewLife(LifeEnd.GAP_NOT_RECOVERED), "b-2"]
+    assert driver.live("b-3") == ["b-3"]

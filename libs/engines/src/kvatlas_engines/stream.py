@@ -12,7 +12,8 @@ tells the cases apart.
     a later number                    history is gone: the engine no longer keeps our message
     END at once, after a reconnect    the engine was restarted and has not reached our number
     END at once, otherwise            the engine keeps no history; an open gap stays one
-    nothing in time                   ask again, from the last message delivered by then
+    nothing in time                   ask again, from the last message delivered by then; after a
+                                      reconnect nothing is delivered until there is an answer
 
 A number that is missing inside two answers in a row, each from a good anchor, was never sent: a
 permanent hole. One answer is not enough, since a slow reader loses replies too. While an answer is
@@ -288,18 +289,22 @@ class Stream:
         return self._give_up(LifeEnd.GAP_NOT_RECOVERED, now)
 
     def _give_up(self, reason: LifeEnd, now: float) -> list[Effect]:
-        """Go on without an answer, from the messages that wait."""
+        """Go on without an answer, from the messages that wait.
+
+        After a reconnect that no one vouched for, they may be another engine's: a new life then.
+        """
         self._question = None
-        self._unverified = False
-        while self._last is not None and self._buffer and self._buffer[0].seq <= self._last.seq:
-            self.counters.duplicates += 1
-            self._unbuffer()
+        if not self._unverified:
+            self._drop_duplicates()
         effects = self._jump(reason)
         return effects + self._drain(now)
 
     def _jump(self, reason: LifeEnd) -> list[Effect]:
         """Go on at the first message that waits, over a gap that no one can fill."""
-        if not self._buffer or (self._last and self._buffer[0].seq == self._last.seq + 1):
+        if not self._buffer:
+            return []
+        contiguous = self._last is not None and self._buffer[0].seq == self._last.seq + 1
+        if contiguous and not self._unverified:
             return []
         effects: list[Effect] = []
         if self._last is not None:
@@ -326,12 +331,14 @@ class Stream:
         """Deliver what waits, until a question has to be asked."""
         effects: list[Effect] = []
         while self._buffer and self._question is None:
-            message = self._buffer[0]
+            if self._unverified:
+                effects.append(self._ask(now))
+                break
+            self._drop_duplicates()
+            if not self._buffer:
+                break
             expected = 0 if self._last is None else self._last.seq + 1
-            if message.seq < expected:
-                self.counters.duplicates += 1
-                self._unbuffer()
-            elif message.seq == expected:
+            if self._buffer[0].seq == expected:
                 self._last = self._unbuffer()
                 effects.append(self._last)
             else:
@@ -341,6 +348,12 @@ class Stream:
                 else:
                     effects.extend(self._jump(LifeEnd.GAP_NOT_RECOVERED))
         return effects
+
+    def _drop_duplicates(self) -> None:
+        """Drop what a replay has brought already."""
+        while self._last is not None and self._buffer and self._buffer[0].seq <= self._last.seq:
+            self.counters.duplicates += 1
+            self._unbuffer()
 
     def _gap_waits(self) -> bool:
         """Whether messages wait, all of them behind a gap."""
