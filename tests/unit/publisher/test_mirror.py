@@ -180,13 +180,20 @@ def test_clearing_says_so_once() -> None:
 def test_clearing_a_tier_first_takes_out_what_it_alone_made_reachable() -> None:
     mirror = mirror_of(stored(1, 2, 3), stored(2, parent=1, first_token=2, tier=Tier.HOST))
     assert said(mirror.apply([Cleared(Tier.DEVICE)])) == [
+        ("remove", [S[2], S[1]], Said.DEVICE),
         ("remove", [S[1]], Said.HOST),
-        Clear(Said.DEVICE),
+        ("remove", [S[0]], Said.DEVICE),
     ]
     assert said(mirror.apply([stored(1)])) == [
         ("store", None, S[:1], Said.DEVICE),
         ("store", S[0], [S[1]], Said.HOST),
     ]
+
+
+def test_clearing_a_tier_that_nothing_else_stands_on_is_one_event() -> None:
+    mirror = mirror_of(stored(1, 2, 3), stored(1, tier=Tier.HOST))
+    assert mirror.apply([Cleared(Tier.DEVICE)]) == [Clear(Said.DEVICE)]
+    assert mirror.held_blocks == 1
 
 
 def test_suspects_leave_when_the_engine_has_no_room_for_them() -> None:

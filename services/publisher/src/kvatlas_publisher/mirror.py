@@ -343,11 +343,13 @@ class Mirror:
             for each in _subtree(first):
                 if each.published and (not each.counts & only_here or each.parent in cut):
                     cut[each.sequence] = each
+        # One event clears the tier, unless a block of another tier lies between: then the cut
+        # blocks go one by one, tail first, and the set stays closed at every border.
+        one_by_one = any(block.counts & only_here for block in cut.values())
         for block in reversed(cut.values()):
             block.published = False
-            for other in block.tiers():
-                if other != tier:
-                    self._say_removed(block, other, said)
+            for each_tier in block.tiers() if one_by_one else ():
+                self._say_removed(block, each_tier, said)
         if self._published[tier]:
             said.clear(tier)
         self._published[tier] = self._digests[tier] = 0
