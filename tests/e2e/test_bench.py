@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvatlas_chassis import FatalError
-from kvatlas_loadtest.bench.find_matches import find_program
+from kvatlas_loadtest.bench.loadgen import find_program
 
 REPOSITORY = Path(__file__).parents[2]
 KVATLAS = Path(sys.executable).parent / "kvatlas"
@@ -18,7 +18,7 @@ KVATLAS = Path(sys.executable).parent / "kvatlas"
 def _build_load_generator() -> None:
     """Built by `make bench`, and by `cargo test`; here where neither has run."""
     try:
-        find_program(("release", "debug"))
+        find_program(quick=True)
     except FatalError:
         words = ["cargo", "build", "--quiet", "--locked", "-p", "kvatlas-loadgen"]
         subprocess.run(words, cwd=REPOSITORY, check=True)

@@ -9,8 +9,9 @@ kvatlas-loadgen: native load for the benchmarks of kvatlas
 
   kvatlas-loadgen find-matches FLAGS   call FindMatches as fast as it answers; prints one line of JSON
   kvatlas-loadgen fill FLAGS           fill an indexer through Ingest and hold it for --seconds
+  kvatlas-loadgen hashing [--rounds N] time the hash contract beside plain XXH3; prints one line of JSON
 
-Both send the same fleet: every worker holds --blocks blocks, namely 8 prefixes of --depth / 4 blocks
+The first two send the same fleet: every worker holds --blocks blocks, namely 8 prefixes of --depth / 4 blocks
 that all workers share, and conversations of --depth blocks of its own that each begin with one of
 them. A query is one such conversation, so the right answer is its worker at --depth and every other
 worker at --depth / 4; any other answer counts as an error.

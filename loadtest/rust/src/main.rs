@@ -5,11 +5,14 @@
 //! 3. [`fill`] – put it into an indexer through `Ingest`
 //! 4. [`find`] – ask, and check every answer
 //! 5. [`latency`] – what the answers took
+//!
+//! [`hashing`] is apart from these: it loads nothing but a core.
 
 mod fill;
 mod find;
 mod flags;
 mod fleet;
+mod hashing;
 mod latency;
 
 use std::process::ExitCode;
@@ -26,6 +29,9 @@ fn main() -> ExitCode {
     if words.is_empty() || words.iter().any(|word| word == "--help") {
         print!("{HELP}");
         return ExitCode::SUCCESS;
+    }
+    if words[0] == "hashing" {
+        return hashing_bench(&words[1..]);
     }
     let flags = match Flags::read(&words[1..]) {
         Ok(flags) => flags,
@@ -50,6 +56,20 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn hashing_bench(words: &[String]) -> ExitCode {
+    let rounds = match words {
+        [] => Some(200),
+        [flag, rounds] if flag == "--rounds" => rounds.parse().ok(),
+        _ => None,
+    };
+    let Some(rounds) = rounds else {
+        eprintln!("kvatlas-loadgen: hashing takes --rounds N and nothing else");
+        return ExitCode::from(2);
+    };
+    println!("{}", hashing::measure(rounds));
+    ExitCode::SUCCESS
 }
 
 fn block_on(work: impl Future<Output = Result<bool, Failure>>) -> Result<bool, Failure> {

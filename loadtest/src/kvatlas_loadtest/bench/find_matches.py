@@ -5,14 +5,13 @@ publishers would, and counts an answer that is not the right one as an error, wh
 """
 
 import json
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
-from kvatlas_chassis import FatalError
+from kvatlas_loadtest.bench.loadgen import find_program
 from kvatlas_loadtest.bench.processes import Cores, cpu_s
 from kvatlas_loadtest.bench.rows import Medians, Row
 from kvatlas_loadtest.supervisor import Command, Process, Supervisor, kvatlas
@@ -26,30 +25,13 @@ _ROUNDS = 3
 _SECONDS = 3
 _CONNECTIONS = 4
 _CONCURRENCY = 8
-_PROGRAM = "kvatlas-loadgen"
 _ANY = "127.0.0.1:0"
 
 
 def run(quick: bool) -> list[Row]:  # noqa: FBT001 - every benchmark has this shape
     """Calls a second of one pinned core, and a call's p50 on one connection."""
-    program = find_program(("release", "debug") if quick else ("release",))
+    program = find_program(quick=quick)
     return uvloop.run(_measure(program, quick=quick))
-
-
-def find_program(profiles: tuple[str, ...]) -> Path:
-    """The load generator: on PATH, or as cargo built it in the checkout.
-
-    Raises:
-        FatalError: it is not built.
-    """
-    if found := shutil.which(_PROGRAM):
-        return Path(found)
-    for profile in profiles:
-        for folder in Path(__file__).parents:
-            built = folder / "target" / profile / _PROGRAM
-            if built.is_file():
-                return built
-    raise FatalError(f"kvatlas bench: {_PROGRAM} is not built; run: make loadgen")
 
 
 async def _measure(program: Path, *, quick: bool) -> list[Row]:
