@@ -1,0 +1,154 @@
+//! Plays one operation stream on every design and prints what each paid.
+//!
+//! `cargo run --release -p kvatlas-baselines --example compare [-- STREAM [DESIGN…]]`. Without a file it
+//! makes a small stream. One thread plays the records in order; a design that queues its writes is
+//! waited for after each, so its figures hold the way to its thread and back. The flat index appears as
+//! the adapter of the common trait, which copies its answers. Times say what a block costs on this
+//! machine next to the others; throughput under load is the index benchmark's business.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::io::BufReader;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use kvatlas_baselines::Answer;
+use kvatlas_baselines::catalogue::{DESIGNS, Design};
+use kvatlas_baselines::counting::Counting;
+use kvatlas_baselines::opstream::{Op, OpStream, StreamError};
+use kvatlas_baselines::synthetic::{Plan, synthesize};
+
+#[global_allocator]
+static COUNTING: Counting = Counting::new();
+
+const DEMO: Plan = Plan {
+    workers: 200,
+    prompts: 40_000,
+    sessions: 8,
+    hub_blocks: 8,
+    turn_blocks: 12,
+    turns: 12,
+    capacity: 2_000,
+    seed: 1,
+};
+
+#[derive(Default)]
+struct Paid {
+    store: Duration,
+    remove: Duration,
+    finds: Vec<Duration>,
+    matches: u64,
+    depth: u64,
+    bytes: usize,
+}
+
+fn play(design: &Design, stream: &OpStream) -> Paid {
+    let mut paid = Paid::default();
+    let mut answer = Answer::default();
+    paid.finds.reserve(stream.totals().records[0] as usize);
+    let before = COUNTING.bytes();
+    let index = (design.make)();
+    for record in stream.records() {
+        let start = Instant::now();
+        match record.op {
+            Op::Query(chunks) => {
+                index.find(black_box(chunks), &mut answer);
+                paid.finds.push(start.elapsed());
+                paid.matches += answer.matches.len() as u64;
+                paid.depth += answer
+                    .matches
+                    .iter()
+                    .map(|m| u64::from(m.depth))
+                    .sum::<u64>();
+            }
+            Op::Store { parent, chunks } => {
+                index.store(record.worker, parent, chunks);
+                if design.queued {
+                    index.settle();
+                }
+                paid.store += start.elapsed();
+            }
+            Op::Remove(hashes) => {
+                index.remove(record.worker, hashes);
+                if design.queued {
+                    index.settle();
+                }
+                paid.remove += start.elapsed();
+            }
+        }
+    }
+    index.settle();
+    paid.bytes = COUNTING.bytes() - before;
+    paid.finds.sort_unstable();
+    paid
+}
+
+fn percentile_us(sorted: &[Duration], share: f64) -> f64 {
+    let at = (sorted.len().saturating_sub(1) as f64 * share) as usize;
+    sorted.get(at).copied().unwrap_or_default().as_secs_f64() * 1e6
+}
+
+fn print(design: &Design, stream: &OpStream, paid: &Paid) {
+    let [_, stored, removed] = stream.totals().blocks;
+    let per = |time: Duration, blocks: u64| time.as_secs_f64() * 1e9 / blocks.max(1) as f64;
+    println!(
+        "{:<33}{:>9.1}{:>9.1}{:>10.2}{:>10.2}{:>10.1}{:>13}{:>15}",
+        design.name,
+        per(paid.store, stored),
+        per(paid.remove, removed),
+        percentile_us(&paid.finds, 0.5),
+        percentile_us(&paid.finds, 0.99),
+        paid.bytes as f64 / stored.saturating_sub(removed).max(1) as f64,
+        paid.matches,
+        paid.depth,
+    );
+}
+
+fn load(path: Option<&String>) -> Result<OpStream, StreamError> {
+    let Some(path) = path else {
+        return synthesize(&DEMO);
+    };
+    let failed = |source| StreamError::Io { offset: 0, source };
+    OpStream::read(BufReader::new(File::open(path).map_err(failed)?))
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (path, wanted) = (arguments.first(), arguments.get(1..).unwrap_or_default());
+    let stream = match load(path) {
+        Ok(stream) => stream,
+        Err(error) => {
+            eprintln!(
+                "{}: {error}",
+                path.map_or("the made stream", String::as_str)
+            );
+            return ExitCode::FAILURE;
+        }
+    };
+    let [queried, stored, removed] = stream.totals().blocks;
+    println!(
+        "{} workers; blocks: {queried} asked for, {stored} stored, {removed} removed",
+        stream.shape().workers
+    );
+    println!(
+        "{:<33}{:>9}{:>9}{:>10}{:>10}{:>10}{:>13}{:>15}",
+        "", "store", "remove", "find p50", "find p99", "bytes per", "workers", "blocks"
+    );
+    println!(
+        "{:<33}{:>9}{:>9}{:>10}{:>10}{:>10}{:>13}{:>15}",
+        "design", "ns/block", "ns/block", "us", "us", "member", "found", "found"
+    );
+    let chosen = |design: &&Design| wanted.is_empty() || wanted.iter().any(|w| w == design.name);
+    for design in DESIGNS.iter().filter(chosen) {
+        // Without a way from a sequence hash to its chunk, its removals visit the whole index.
+        if wanted.is_empty() && design.name == "inverted index, unverified" {
+            println!(
+                "{:<33}    left out: removals visit the whole index",
+                design.name
+            );
+            continue;
+        }
+        print(design, &stream, &play(design, &stream));
+    }
+    ExitCode::SUCCESS
+}
