@@ -13,10 +13,10 @@ from pathlib import Path
 
 import aiohttp
 
+from kvatlas_events.embedded import EmbeddedServerError, EmbeddedValkey
 from kvatlas_loadtest.codec import replica
 from kvatlas_loadtest.prometheus import Sample, parse, total
 from kvatlas_loadtest.supervisor import Command, FleetError, Process, Supervisor, kvatlas
-from kvatlas_loadtest.valkey import valkey
 
 CELL = "demo"
 _ANY = "127.0.0.1:0"
@@ -72,9 +72,7 @@ async def running_fleet(shape: FleetShape, logs: Path) -> AsyncGenerator[Fleet]:
     Raises:
         FleetError: something did not start.
     """
-    async with Supervisor(logs) as supervisor:
-        (log,) = await supervisor.start([valkey("valkey")])
-        log_url = f"redis://{log.address()}/0"
+    async with _embedded_log() as log_url, Supervisor(logs) as supervisor:
         cell = ("--cell", CELL, "--model", shape.model, "--block-size", str(shape.block_size))
         first = await supervisor.start(
             [
@@ -120,6 +118,16 @@ async def running_fleet(shape: FleetShape, logs: Path) -> AsyncGenerator[Fleet]:
         fleet = Fleet(shape, supervisor, engines, indexers, second[shape.engines :])
         await _wait_until_whole(fleet)
         yield fleet
+
+
+@asynccontextmanager
+async def _embedded_log() -> AsyncGenerator[str]:
+    """The URL of a Valkey of our own, which ends after everything that uses it."""
+    try:
+        async with EmbeddedValkey() as server:
+            yield server.url
+    except EmbeddedServerError as error:
+        raise FleetError(str(error)) from None
 
 
 def _engine(number: int, shape: FleetShape) -> Command:

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from kvatlas_loadtest.supervisor import Command, FleetError, Supervisor
-from kvatlas_loadtest.valkey import valkey
 
 READY = 'import json, sys; print(json.dumps({"ready": True, "listen": "h:1"}), flush=True); '
 
@@ -146,14 +145,3 @@ def _wait_for_end(pidfd: int) -> None:
     readable, _, _ = select.select([pidfd], [], [], 10)
     os.close(pidfd)
     assert readable
-
-
-async def test_the_embedded_log_is_a_real_server(tmp_path: Path) -> None:
-    async with Supervisor(tmp_path) as supervisor:
-        (log,) = await supervisor.start([valkey("valkey")])
-        host, _, port = log.address().rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"PING\r\n")
-        assert await reader.readline() == b"+PONG\r\n"
-        writer.close()
-        await writer.wait_closed()
