@@ -1,7 +1,8 @@
 //! Plays one operation stream on every design and prints what each paid.
 //!
 //! `cargo run --release -p kvatlas-baselines --example compare [-- STREAM [DESIGN…]]`. Without a file it
-//! makes a small stream. One thread plays the records in order; a design that queues its writes is
+//! makes a small stream, with `large` in its place one of 1,000 workers whose blocks are beyond any
+//! cache, in the proportions of the published streams (48 blocks asked for and 30 stored per prompt). One thread plays the records in order; a design that queues its writes is
 //! waited for after each, so its figures hold the way to its thread and back. The flat index appears as
 //! the adapter of the common trait, which copies its answers. Times say what a block costs on this
 //! machine next to the others; throughput under load is the index benchmark's business.
@@ -29,6 +30,17 @@ const DEMO: Plan = Plan {
     turn_blocks: 12,
     turns: 12,
     capacity: 2_000,
+    seed: 1,
+};
+
+const LARGE: Plan = Plan {
+    workers: 1_000,
+    prompts: 300_000,
+    sessions: 4,
+    hub_blocks: 4,
+    turn_blocks: 30,
+    turns: 2,
+    capacity: 7_000,
     seed: 1,
 };
 
@@ -78,7 +90,9 @@ fn play(design: &Design, stream: &OpStream) -> Paid {
         }
     }
     index.settle();
-    paid.bytes = COUNTING.bytes() - before;
+    paid.bytes = index
+        .accounted_bytes()
+        .unwrap_or_else(|| COUNTING.bytes() - before);
     paid.finds.sort_unstable();
     paid
 }
@@ -105,8 +119,10 @@ fn print(design: &Design, stream: &OpStream, paid: &Paid) {
 }
 
 fn load(path: Option<&String>) -> Result<OpStream, StreamError> {
-    let Some(path) = path else {
-        return synthesize(&DEMO);
+    let path = match path.map(String::as_str) {
+        None => return synthesize(&DEMO),
+        Some("large") => return synthesize(&LARGE),
+        Some(path) => path,
     };
     let failed = |source| StreamError::Io { offset: 0, source };
     OpStream::read(BufReader::new(File::open(path).map_err(failed)?))

@@ -290,3 +290,52 @@ impl Lanes for ConcurrentRadix {
         self.refused.load(Ordering::Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::ConcurrentRadix;
+    use crate::chain::chained;
+    use crate::lookup::Lookup;
+    use crate::sticky::Lanes;
+
+    /// Prompts over three chunks, so that runs split below and above their branches.
+    fn prompt(number: u64) -> Vec<u64> {
+        (0..8).map(|at| 1 + (number >> (2 * at)) % 3).collect()
+    }
+
+    #[test]
+    fn a_tree_that_nobody_is_in_has_its_root_alone() {
+        for by_clear in [false, true] {
+            let tree = ConcurrentRadix::default();
+            let mut lane = Lookup::default();
+            let prompts: Vec<_> = (0..200u64)
+                .map(|n| prompt(n.wrapping_mul(40_503)))
+                .collect();
+            for (number, chunks) in prompts.iter().enumerate() {
+                tree.store(
+                    &mut lane,
+                    number as u32 % 5,
+                    None,
+                    &chunks[..1 + number % 8],
+                );
+            }
+            assert!(tree.nodes.taken() > 50);
+            for worker in 0..5 {
+                if by_clear {
+                    tree.clear(&mut lane, worker);
+                    continue;
+                }
+                let mut held: Vec<_> = (0..8)
+                    .rev()
+                    .flat_map(|at| prompts.iter().map(move |chunks| (at, chunks)))
+                    .filter_map(|(at, chunks)| chained(None, chunks).nth(at))
+                    .map(|(_, hash)| hash)
+                    .collect();
+                held.dedup();
+                tree.remove(&mut lane, worker, &held);
+            }
+            assert_eq!(tree.nodes.taken(), 1, "by clear: {by_clear}");
+            assert!((0..5).all(|worker| lane.of(worker).is_empty()));
+        }
+    }
+}

@@ -108,4 +108,10 @@ pub trait PrefixIndex: Send + Sync {
     fn refused(&self) -> u64 {
         0
     }
+
+    /// Bytes in use by the design's own account, if it takes memory past the global allocator, where
+    /// [`crate::counting`] cannot see it.
+    fn accounted_bytes(&self) -> Option<usize> {
+        None
+    }
 }

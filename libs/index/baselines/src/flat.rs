@@ -118,4 +118,9 @@ impl PrefixIndex for Flat {
     fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
+
+    /// Its tables are mapped from the system directly.
+    fn accounted_bytes(&self) -> Option<usize> {
+        Some(self.index.memory_bytes().total())
+    }
 }

@@ -60,4 +60,11 @@ impl NodeArena {
     pub fn give_back(&self, id: NodeId) {
         self.numbers.lock().free.push(id);
     }
+
+    /// Nodes whose number is taken.
+    #[cfg(test)]
+    pub fn taken(&self) -> usize {
+        let numbers = self.numbers.lock();
+        numbers.next as usize - numbers.free.len()
+    }
 }
