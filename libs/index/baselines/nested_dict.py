@@ -8,6 +8,7 @@ hash. Both keep the chunk hash of every sequence hash, so that a removal need no
 Run as a script with the path of an operation stream, it plays the stream and prints what a block
 cost, in the columns of `examples/compare.rs`. It belongs to no distribution.
 """
+# ruff: noqa: INP001 - a file of its own, loaded by path; the folder around it is a Rust crate
 
 import struct
 import sys
@@ -123,7 +124,7 @@ def play(index: NestedDict, data: bytes) -> str:
     finds.sort()
     _, store, remove = (ns / max(count, 1) for ns, count in zip(spent, blocks, strict=True))
     p50, p99 = (finds[int((len(finds) - 1) * q)] / 1e3 if finds else 0.0 for q in (0.5, 0.99))
-    return f"{'nested dictionaries, Python':<33}{store:>9.1f}{remove:>9.1f}{p50:>10.2f}{p99:>10.2f}"
+    return f"{'nested dictionaries, Python':<31}{store:>9.1f}{remove:>9.1f}{p50:>9.2f}{p99:>9.2f}"
 
 
 if __name__ == "__main__":

@@ -22,28 +22,6 @@ use kvatlas_baselines::synthetic::{Plan, synthesize};
 #[global_allocator]
 static COUNTING: Counting = Counting::new();
 
-const DEMO: Plan = Plan {
-    workers: 200,
-    prompts: 40_000,
-    sessions: 8,
-    hub_blocks: 8,
-    turn_blocks: 12,
-    turns: 12,
-    capacity: 2_000,
-    seed: 1,
-};
-
-const LARGE: Plan = Plan {
-    workers: 1_000,
-    prompts: 300_000,
-    sessions: 4,
-    hub_blocks: 4,
-    turn_blocks: 30,
-    turns: 2,
-    capacity: 7_000,
-    seed: 1,
-};
-
 #[derive(Default)]
 struct Paid {
     store: Duration,
@@ -52,6 +30,7 @@ struct Paid {
     matches: u64,
     depth: u64,
     bytes: usize,
+    bytes_cleared: usize,
 }
 
 fn play(design: &Design, stream: &OpStream) -> Paid {
@@ -90,9 +69,16 @@ fn play(design: &Design, stream: &OpStream) -> Paid {
         }
     }
     index.settle();
-    paid.bytes = index
-        .accounted_bytes()
-        .unwrap_or_else(|| COUNTING.bytes() - before);
+    let in_use = || {
+        let counted = COUNTING.bytes().saturating_sub(before);
+        index.accounted_bytes().unwrap_or(counted)
+    };
+    paid.bytes = in_use();
+    for worker in 0..stream.shape().workers {
+        index.clear(worker);
+    }
+    index.settle();
+    paid.bytes_cleared = in_use();
     paid.finds.sort_unstable();
     paid
 }
@@ -106,22 +92,23 @@ fn print(design: &Design, stream: &OpStream, paid: &Paid) {
     let [_, stored, removed] = stream.totals().blocks;
     let per = |time: Duration, blocks: u64| time.as_secs_f64() * 1e9 / blocks.max(1) as f64;
     println!(
-        "{:<33}{:>9.1}{:>9.1}{:>10.2}{:>10.2}{:>10.1}{:>13}{:>15}",
+        "{:<31}{:>9.1}{:>9.1}{:>9.2}{:>9.2}{:>9.1}{:>9.0}{:>11.1}{:>11.1}",
         design.name,
         per(paid.store, stored),
         per(paid.remove, removed),
         percentile_us(&paid.finds, 0.5),
         percentile_us(&paid.finds, 0.99),
         paid.bytes as f64 / stored.saturating_sub(removed).max(1) as f64,
-        paid.matches,
-        paid.depth,
+        100.0 * paid.bytes_cleared as f64 / paid.bytes.max(1) as f64,
+        paid.matches as f64 / paid.finds.len().max(1) as f64,
+        paid.depth as f64 / paid.finds.len().max(1) as f64,
     );
 }
 
 fn load(path: Option<&String>) -> Result<OpStream, StreamError> {
     let path = match path.map(String::as_str) {
-        None => return synthesize(&DEMO),
-        Some("large") => return synthesize(&LARGE),
+        None => return synthesize(&Plan::SMALL),
+        Some("large") => return synthesize(&Plan::LARGE),
         Some(path) => path,
     };
     let failed = |source| StreamError::Io { offset: 0, source };
@@ -147,19 +134,27 @@ fn main() -> ExitCode {
         stream.shape().workers
     );
     println!(
-        "{:<33}{:>9}{:>9}{:>10}{:>10}{:>10}{:>13}{:>15}",
-        "", "store", "remove", "find p50", "find p99", "bytes per", "workers", "blocks"
+        "{:<31}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>11}{:>11}",
+        "", "store", "remove", "find p50", "find p99", "bytes a", "% left", "workers", "blocks"
     );
     println!(
-        "{:<33}{:>9}{:>9}{:>10}{:>10}{:>10}{:>13}{:>15}",
-        "design", "ns/block", "ns/block", "us", "us", "member", "found", "found"
+        "{:<31}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}{:>11}{:>11}",
+        "design",
+        "ns/block",
+        "ns/block",
+        "us",
+        "us",
+        "member",
+        "cleared",
+        "per answer",
+        "per answer"
     );
     let chosen = |design: &&Design| wanted.is_empty() || wanted.iter().any(|w| w == design.name);
     for design in DESIGNS.iter().filter(chosen) {
         // Without a way from a sequence hash to its chunk, its removals visit the whole index.
         if wanted.is_empty() && design.name == "inverted index, unverified" {
             println!(
-                "{:<33}    left out: removals visit the whole index",
+                "{:<31}    left out: removals visit the whole index",
                 design.name
             );
             continue;

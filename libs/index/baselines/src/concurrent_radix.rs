@@ -7,7 +7,8 @@
 //! never extended again; each writer keeps, for its workers, where every block is, and finds a block that
 //! a split moved when it next needs it.
 //!
-//! Departures, none of which makes it slower: a block's place is its node and its depth, so a run needs no
+//! Departures, all in its favour: an answer is a list of pairs where Dynamo fills a hash map of scores,
+//! which is what its wide answers cost; a block's place is its node and its depth, so a run needs no
 //! index of its own; a split leaves a link to where the tail went, so finding it takes no search of the
 //! subtree; a node that nobody holds is unlinked by the removal that emptied it, not by a later sweep; and
 //! locks are handed down from parent to child, where Dynamo validates versions and reclaims by epochs.

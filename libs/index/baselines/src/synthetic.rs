@@ -32,6 +32,33 @@ pub struct Plan {
     pub seed: u64,
 }
 
+impl Plan {
+    /// 400,000 blocks: near the caches, made and played in a moment.
+    pub const SMALL: Self = Self {
+        workers: 200,
+        prompts: 40_000,
+        sessions: 8,
+        hub_blocks: 8,
+        turn_blocks: 12,
+        turns: 12,
+        capacity: 2_000,
+        seed: 1,
+    };
+
+    /// 7 million blocks of 1,000 workers, in the proportions of the published streams: 48 blocks asked
+    /// for and 30 stored per prompt, every answer naming every worker.
+    pub const LARGE: Self = Self {
+        workers: 1_000,
+        prompts: 300_000,
+        sessions: 4,
+        hub_blocks: 4,
+        turn_blocks: 30,
+        turns: 2,
+        capacity: 7_000,
+        seed: 1,
+    };
+}
+
 /// splitmix64's output function.
 fn mix(state: u64) -> u64 {
     let mut z = state.wrapping_mul(0x9e37_79b9_7f4a_7c15);
