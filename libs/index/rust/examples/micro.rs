@@ -1,6 +1,6 @@
 //! Prints what a query, a store and a remove cost, and what a membership weighs.
 //!
-//! `cargo run --release -p kvatlas-index --example micro`. Single-threaded, on tables too large for
+//! `cargo run --release -p kvatlas-index --example micro [fleet | unique]`. Single-threaded, on tables too large for
 //! the near caches; queries are drawn so that consecutive ones touch different memory.
 
 use std::hint::black_box;
@@ -99,11 +99,32 @@ fn time_queries(index: &Index, prompts: &[Prompt], name: &str, chunks: bool, lim
     );
 }
 
-fn report_writes(what: &str, start: Instant, blocks: usize) {
-    println!(
-        "  {what:<40} {:>6.1} ns a block",
-        start.elapsed().as_nanos() as f64 / blocks as f64
-    );
+/// Wall clock and this thread's share of a processor: on a busy machine only the latter says much.
+struct Clock(Instant, u64);
+
+impl Clock {
+    fn start() -> Self {
+        Self(Instant::now(), thread_cpu_ns())
+    }
+
+    fn report(&self, what: &str, blocks: usize) {
+        let per_block = |ns: u64| ns as f64 / blocks.max(1) as f64;
+        println!(
+            "  {what:<40} {:>6.1} ns a block ({:.1} by the wall clock)",
+            per_block(thread_cpu_ns() - self.1),
+            per_block(self.0.elapsed().as_nanos() as u64),
+        );
+    }
+}
+
+fn thread_cpu_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes the time to the place given, of that type.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 fn report_memory(index: &Index) {
@@ -113,6 +134,9 @@ fn report_memory(index: &Index) {
         "  {memberships} memberships, {:.1} bytes each ({memory:?})",
         memory.total() as f64 / memberships.max(1) as f64
     );
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let resident = status.lines().find(|line| line.starts_with("VmRSS"));
+    println!("  of the process: {}", resident.unwrap_or("unknown"));
 }
 
 /// Workers in families of eight that share their prompts' first half; 10,000 blocks each.
@@ -123,7 +147,7 @@ fn fleet(count: u64) {
     let per_worker = 10_000 / 256;
     let mut prompts = Vec::new();
     let mut blocks = 0;
-    let start = Instant::now();
+    let start = Clock::start();
     for (place, &slot) in slots.iter().enumerate() {
         for number in 0..per_worker {
             let (family, own) = (place as u64 / 8 * 100 + number, place as u64 * 100 + number);
@@ -134,7 +158,7 @@ fn fleet(count: u64) {
         }
         index.publish(slot);
     }
-    report_writes("store (making the prompts included)", start, blocks);
+    start.report("store (making the prompts included)", blocks);
     prompts.sort_by_key(|prompt| mix(prompt.hashes[0] ^ prompt.hashes[255]));
     time_queries(&index, &prompts, "chunk hashes, full match", true, 0);
     time_queries(&index, &prompts, "sequence hashes, full match", false, 0);
@@ -145,41 +169,87 @@ fn fleet(count: u64) {
     report_memory(&index);
 }
 
+/// Blocks of one store event, behind a head that all share.
+const EVENT: usize = 64;
+const HEAD: usize = 16;
+
+/// Store events of 1,000 workers, mixed as a fleet's are, one after another in memory as in a stream.
+struct Stream {
+    /// Whose, and the number that makes the prompt the worker's own.
+    events: Vec<(usize, u64)>,
+    hashes: Vec<u64>,
+}
+
+impl Stream {
+    fn new(round: u64, each: u64) -> Self {
+        let mut events: Vec<(usize, u64)> = (0..1000u64)
+            .flat_map(|worker| (0..each).map(move |n| (worker, (round * 1000 + worker) * 1000 + n)))
+            .map(|(worker, own)| (worker as usize, own))
+            .collect();
+        events.sort_by_key(|&(_, own)| mix(own));
+        let prompts = events.iter().map(|&(_, own)| Self::prompt(own));
+        Self {
+            hashes: prompts.flat_map(|prompt| prompt.hashes).collect(),
+            events,
+        }
+    }
+
+    fn prompt(own: u64) -> Prompt {
+        Prompt::new(7, own, HEAD, EVENT + HEAD)
+    }
+
+    fn each(&self) -> impl Iterator<Item = (usize, &[u64])> {
+        let workers = self.events.iter().map(|&(worker, _)| worker);
+        workers.zip(self.hashes.chunks_exact(EVENT + HEAD))
+    }
+}
+
+fn store_all(what: &str, index: &Index, slots: &[SlotId], stream: &Stream) {
+    let mut times = Vec::with_capacity(stream.events.len());
+    let clock = Clock::start();
+    let mut stored = 0;
+    for (worker, hashes) in stream.each() {
+        let start = Instant::now();
+        stored += index.store(slots[worker], Tier::Device, hashes);
+        times.push(start.elapsed().as_nanos() as u64);
+    }
+    clock.report(what, stream.hashes.len());
+    times.sort_unstable();
+    println!(
+        "    {stored} of {} new; an event p50 {} us, p99 {} us, slowest {} us",
+        stream.hashes.len(),
+        percentile(&times, 0.5) / 1000,
+        percentile(&times, 0.99) / 1000,
+        percentile(&times, 1.0) / 1000,
+    );
+}
+
+fn fresh(config: IndexConfig) -> (Index, Vec<SlotId>) {
+    let index = Index::new(config);
+    let slots = workers(&index, 1000);
+    slots.iter().for_each(|&slot| index.publish(slot));
+    (index, slots)
+}
+
 /// 1,000 workers x 16,384 blocks: one system prompt that all share, all else with one holder.
 fn unique() {
-    const EVENT: usize = 64;
     println!("1,000 workers x 16,384 mostly unique blocks");
-    let index = Index::new(IndexConfig::default());
-    let slots = workers(&index, 1000);
-    let prompts = |round: u64| {
-        (0..1000u64).flat_map(move |worker| {
-            (0..252u64).map(move |n| {
-                (
-                    worker,
-                    Prompt::new(7, (round * 1000 + worker) * 1000 + n, 16, EVENT + 16),
-                )
-            })
-        })
-    };
-    let mut all: Vec<(u64, Prompt)> = prompts(0).collect();
-    // The fleet's events come mixed.
-    all.sort_by_key(|(worker, prompt)| mix(worker ^ prompt.hashes[EVENT]));
-    slots.iter().for_each(|&slot| index.publish(slot));
-    let start = Instant::now();
-    let mut blocks = 0;
-    for (worker, prompt) in &all {
-        blocks += index.store(slots[*worker as usize], Tier::Device, &prompt.hashes);
-    }
-    report_writes("store, grown from empty", start, all.len() * (EVENT + 16));
-    println!("  of {} blocks {blocks} were new", all.len() * (EVENT + 16));
+    let all = Stream::new(0, 252);
+    let (sized, slots) = fresh(IndexConfig {
+        initial_slots_per_shard: (24 << 20) >> IndexConfig::default().shard_bits,
+        ..IndexConfig::default()
+    });
+    store_all("store, into a table of that size", &sized, &slots, &all);
+    drop(sized);
+    let (index, slots) = fresh(IndexConfig::default());
+    store_all("store, grown from empty", &index, &slots, &all);
     report_memory(&index);
+    store_all("store what is there", &index, &slots, &all);
     let sample: Vec<Prompt> = all
+        .events
         .iter()
         .step_by(25)
-        .map(|(_, p)| Prompt {
-            chunks: p.chunks.clone(),
-            hashes: p.hashes.clone(),
-        })
+        .map(|&(_, own)| Stream::prompt(own))
         .collect();
     time_queries(
         &index,
@@ -190,20 +260,20 @@ fn unique() {
     );
     time_queries(&index, &sample, "the same, limit 32", true, 32);
     time_queries(&index, &sample, "sequence hashes, the same", false, 0);
-    let again: Vec<(u64, Prompt)> = prompts(1).step_by(4).collect();
-    let start = Instant::now();
+    let others = Stream::new(1, 63);
+    let clock = Clock::start();
     let mut removed = 0;
-    for (worker, prompt) in all.iter().take(all.len() / 2) {
-        removed += index.remove(slots[*worker as usize], Tier::Device, &prompt.hashes[16..]);
+    for (worker, hashes) in all.each().take(all.events.len() / 2) {
+        removed += index.remove(slots[worker], Tier::Device, &hashes[HEAD..]);
     }
-    report_writes("remove half", start, removed);
-    let start = Instant::now();
-    let mut stored = 0;
-    for (worker, prompt) in &again {
-        stored += index.store(slots[*worker as usize], Tier::Device, &prompt.hashes[16..]);
-    }
-    report_writes("store others (churn)", start, stored);
+    clock.report("remove half", removed);
+    store_all("store others (churn)", &index, &slots, &others);
     report_memory(&index);
+    ends(&index, &slots);
+}
+
+/// The end of every worker.
+fn ends(index: &Index, slots: &[SlotId]) {
     let mut times: Vec<u64> = slots
         .iter()
         .map(|&slot| {
@@ -230,7 +300,13 @@ fn unique() {
 }
 
 fn main() {
-    fleet(64);
-    fleet(256);
-    unique();
+    let only = std::env::args().nth(1);
+    let wants = |section: &str| only.as_deref().is_none_or(|only| only == section);
+    if wants("fleet") {
+        fleet(64);
+        fleet(256);
+    }
+    if wants("unique") {
+        unique();
+    }
 }

@@ -1,7 +1,7 @@
 //! The public index: batches in, answers out.
 //!
-//! Writers take one shard's lock per block, after asking for the cache lines of a whole window of
-//! blocks, so that their misses overlap. Every call is pinned from start to end: nothing it can reach
+//! Writers take the right to write once a window, and ask for the cache lines of all its blocks before
+//! writing the first, so that misses overlap. Every call is pinned from start to end: nothing it can reach
 //! is freed or used again meanwhile, neither memory nor worker slots.
 
 use parking_lot::Mutex;
@@ -10,18 +10,16 @@ use crate::answer::Matches;
 use crate::counters::{Counters, Events};
 use crate::find;
 use crate::grace::{Grace, Pin};
-use crate::membership::{self, Directories, Member, Shard};
+use crate::membership::{self, Directories, Member};
 use crate::query::{FindOptions, Query};
+use crate::rights::Shards;
 use crate::roster::{Change, Roster};
 use crate::shard_table::Shared;
 use crate::sweep::Sweeper;
-use crate::table::Directory;
+use crate::table::{BATCH, Directory};
 use crate::types::{
     IndexConfig, IndexError, MemoryUse, SlotId, SlotSummary, Sweep, Tier, WorkerKey,
 };
-
-/// Blocks whose table slots are fetched together, ahead of being written.
-const WINDOW: usize = 32;
 
 /// Sequence hash → set of workers. Share it by `Arc`: every method takes `&self`; look-ups take no
 /// lock and are never kept waiting by writers.
@@ -31,7 +29,7 @@ const WINDOW: usize = 32;
 pub struct Index {
     pub(crate) shared: Shared,
     pub(crate) directories: Directories,
-    pub(crate) shards: Box<[Shard]>,
+    pub(crate) shards: Shards,
     pub(crate) sweeper: Mutex<Sweeper>,
 }
 
@@ -55,9 +53,7 @@ impl Index {
                 initial_slots: config.initial_slots_per_shard,
             },
             directories: std::array::from_fn(|_| Directory::new(config.shard_bits)),
-            shards: (0..1usize << config.shard_bits)
-                .map(|_| Shard::default())
-                .collect(),
+            shards: Shards::new(1 << config.shard_bits),
             sweeper: Mutex::default(),
         }
     }
@@ -116,12 +112,10 @@ impl Index {
             if self.summary(slot).tier(tier).count == 0 {
                 return;
             }
-            let hashes =
-                self.shards[shard]
-                    .tables
-                    .lock()
-                    .held_by(&self.directories, slot.slot, tier);
-            self.change_window(slot, tier, &hashes, false, &pin);
+            let hashes = self.shards.enter_shared().with(shard, |tables| {
+                tables.held_by(&self.directories, slot.slot, tier)
+            });
+            self.change_pinned(slot, tier, &hashes, false, &pin);
         }
     }
 
@@ -136,16 +130,13 @@ impl Index {
     pub fn hashes(&self, slot: SlotId, tier: Tier) -> Vec<u64> {
         let _pin = self.shared.grace.pin();
         let mut hashes = Vec::new();
-        for shard in &self.shards {
+        for shard in 0..self.shards.len() {
             if !self.shared.roster.writable(slot) {
                 return Vec::new();
             }
-            hashes.extend(
-                shard
-                    .tables
-                    .lock()
-                    .held_by(&self.directories, slot.slot, tier),
-            );
+            hashes.extend(self.shards.enter_shared().with(shard, |tables| {
+                tables.held_by(&self.directories, slot.slot, tier)
+            }));
         }
         hashes
     }
@@ -188,7 +179,7 @@ impl Index {
         MemoryUse {
             tables: load(&counters.table_bytes),
             bitmaps: load(&counters.bitmap_bytes),
-            fixed: grace.fixed_bytes() + roster.bytes() + directories + size_of_val(&*self.shards),
+            fixed: grace.fixed_bytes() + roster.bytes() + directories + self.shards.bytes(),
             retired: grace.retired_bytes(),
         }
     }
@@ -207,13 +198,10 @@ impl Index {
 
     fn change(&self, slot: SlotId, tier: Tier, hashes: &[u64], stores: bool) -> usize {
         let pin = self.shared.grace.pin();
-        hashes
-            .chunks(WINDOW)
-            .map(|window| self.change_window(slot, tier, window, stores, &pin))
-            .sum()
+        self.change_pinned(slot, tier, hashes, stores, &pin)
     }
 
-    fn change_window(
+    fn change_pinned(
         &self,
         slot: SlotId,
         tier: Tier,
@@ -221,40 +209,61 @@ impl Index {
         stores: bool,
         pin: &Pin<'_>,
     ) -> usize {
+        let mut change = Change::default();
+        for window in hashes.chunks(BATCH) {
+            self.directories[0].prefetch_all(window, pin);
+            if !self.change_window(slot, tier, window, stores, &mut change) {
+                break;
+            }
+        }
+        self.shared.roster.account(slot.slot, tier, &change, stores);
+        change.tier_count
+    }
+
+    /// One window under one right to write; false if the slot's life is over.
+    fn change_window(
+        &self,
+        slot: SlotId,
+        tier: Tier,
+        hashes: &[u64],
+        stores: bool,
+        change: &mut Change,
+    ) -> bool {
         let Self {
             shared,
             directories,
             shards,
             ..
         } = self;
-        for &hash in hashes {
-            directories[0].prefetch(hash, pin);
+        let mut rights = shards.enter();
+        let sole = rights.is_sole();
+        // Asked while no sweep can pass the shard, see `Roster::writable`. And while pinned: so the slot
+        // cannot begin another life before what was changed is accounted for.
+        if sole && !shared.roster.writable(slot) {
+            return false;
         }
-        let mut change = Change::default();
         for &hash in hashes {
             let place = directories[0].place(hash);
-            let mut tables = shards[place.shard].tables.lock();
-            // Asked under the lock, see `Roster::writable`. And while pinned: so the slot cannot
-            // begin another life before what was changed is accounted for.
-            if !shared.roster.writable(slot) {
-                break;
-            }
             let member = Member {
                 place,
                 hash,
                 slot: slot.slot,
             };
-            let changed = if stores {
-                tables.store(shared, directories, member, tier)
-            } else {
-                tables.remove(shared, directories, member, tier)
-            };
-            drop(tables);
+            let changed = rights.with(place.shard, |tables| {
+                if !sole && !shared.roster.writable(slot) {
+                    return None;
+                }
+                Some(if stores {
+                    tables.store(shared, directories, member, tier)
+                } else {
+                    tables.remove(shared, directories, member, tier)
+                })
+            });
+            let Some(changed) = changed else { return false };
             change.tier_count += usize::from(changed.tier);
             change.blocks += usize::from(changed.anywhere);
             change.digest ^= if changed.tier { hash } else { 0 };
         }
-        shared.roster.account(slot.slot, tier, &change, stores);
-        change.tier_count
+        true
     }
 }

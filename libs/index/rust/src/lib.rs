@@ -12,12 +12,13 @@
 //! and of a write:
 //!
 //! 1. [`index`] – the public type; batches, prefetching, locks, counts and digests
-//! 2. [`membership`] – what storing or removing on one tier means for the tables of a shard
-//! 3. [`table`] / [`shard_table`] – open addressing: what readers see, what the one writer does
-//! 4. [`set`] / [`bitmap`] – a slot's set word: up to four workers inline, more in a bitmap
-//! 5. [`roster`] – worker slots, their lives, what is matchable now
-//! 6. [`sweep`] – removal of dead workers' memberships in bounded slices
-//! 7. [`grace`] – when memory and worker slots may be used again
+//! 2. [`rights`] – who may write to a shard
+//! 3. [`membership`] – what storing or removing on one tier means for the tables of a shard
+//! 4. [`table`] / [`shard_table`] – open addressing: what readers see, what the one writer does
+//! 5. [`set`] / [`bitmap`] – a slot's set word: up to four workers inline, more in a bitmap
+//! 6. [`roster`] – worker slots, their lives, what is matchable now
+//! 7. [`sweep`] – removal of dead workers' memberships in bounded slices
+//! 8. [`grace`] – when memory and worker slots may be used again
 #![allow(
     rustdoc::private_intra_doc_links,
     reason = "the module list above is for readers of the source"
@@ -32,6 +33,7 @@ mod grace;
 mod index;
 mod membership;
 mod query;
+mod rights;
 mod roster;
 mod set;
 mod shard_table;

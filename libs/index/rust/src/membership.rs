@@ -11,9 +11,7 @@
 //! | device + host | yes  | yes  |            |
 //! | host          | yes  | yes  | yes        |
 //!
-//! All tables of one hash lie in the same shard and change under its one lock.
-
-use parking_lot::Mutex;
+//! All tables of one hash lie in the same shard, which has one writer at a time.
 
 use crate::grace::Pin;
 use crate::shard_table::{ShardTable, Shared, Target};
@@ -68,12 +66,7 @@ const NOTHING: Changed = Changed {
     anywhere: false,
 };
 
-/// A shard: its writer's lock and all its tables behind it.
-#[derive(Default)]
-pub(crate) struct Shard {
-    pub tables: Mutex<Tables>,
-}
-
+/// All tables of a shard; [`crate::rights`] says who may change them.
 #[derive(Default)]
 pub(crate) struct Tables {
     main: ShardTable,
@@ -106,6 +99,7 @@ impl Tables {
         }
     }
 
+    #[inline]
     pub fn store(&mut self, shared: &Shared, dirs: &Directories, m: Member, tier: Tier) -> Changed {
         let Some(kind) = Kind::of(tier) else {
             if self.insert(shared, dirs, Kind::Anywhere, m) {
@@ -132,6 +126,7 @@ impl Tables {
         }
     }
 
+    #[inline]
     pub fn remove(
         &mut self,
         shared: &Shared,

@@ -134,6 +134,12 @@ impl Few {
         (self.0 >> TAG_SHIFT).saturating_sub(TAG_EMPTY) as usize
     }
 
+    /// The set of one.
+    #[inline]
+    pub fn one(slot: u16) -> Self {
+        Self((1 + TAG_EMPTY) << TAG_SHIFT | u64::from(slot))
+    }
+
     fn id(self, place: usize) -> u16 {
         (self.0 >> (ID_BITS * place as u32) & ID_MASK) as u16
     }

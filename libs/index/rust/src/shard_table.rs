@@ -16,7 +16,7 @@ use crate::bitmap::{self, Arena};
 use crate::counters::{Counters, count, count_many};
 use crate::grace::Grace;
 use crate::roster::Roster;
-use crate::set::{EMPTY, Few, Holders, MAX_INLINE, Set, VACANT};
+use crate::set::{EMPTY, Few, Holders, MAX_INLINE, Set};
 use crate::table::{Directory, Place, Slot, Slots, capacity_of_class, class_for};
 use crate::zeroed::Zeroed;
 
@@ -40,31 +40,53 @@ pub(crate) struct Target<'a> {
 }
 
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct ShardTable {
+    // What every store reads comes first, within a cache line.
     slots: Option<Zeroed<Slot>>,
-    arena: Arena,
-    /// Slots with a key.
-    keyed: usize,
+    /// Keys that may still be added.
+    room: usize,
     /// Keys that somebody holds.
     held: usize,
     /// Counts the tables this shard has had, so that the sweep notices a new one.
     generation: u64,
+    arena: Arena,
 }
 
-/// Keys a table of `capacity` slots may have: 13/16, and always one slot vacant.
+/// Keys a table of `capacity` slots may have: 27/32, and always one slot vacant.
 fn most_keys(capacity: usize) -> usize {
-    capacity * 13 / 16
+    capacity * 27 / 32
 }
 
-/// Slots for `held` keys in a new table: 60 % full, so that it grows by a third from one to the next.
+/// Slots for `held` keys in a table that comes and goes: 60 % full.
 fn fitting_slots(held: usize) -> usize {
     held * 5 / 3 + 1
 }
 
-/// Slots of a shard's first table. Shards fill alike; starting from different sizes keeps their
-/// growths apart, so that neither the work nor the spare room of all of them peaks at once.
-fn first_slots(shared: &Shared, shard: usize) -> usize {
-    shared.initial_slots + shared.initial_slots * (shard % 6) / 16
+/// From one table to the next of a shard that grows.
+const GROWTH: f64 = 1.42;
+/// A table that has grown is less full than this.
+const MOST_FULL_AFTER_GROWTH: f64 = 0.7;
+
+/// The sizes that a growing shard's tables go through: `GROWTH` apart, and those of different shards
+/// evenly spread in between. So at any time some shards are about to grow and some have just grown, and neither the
+/// work nor the spare room of all of them peaks at once.
+fn rung(shared: &Shared, shard: usize, at_least: f64) -> usize {
+    // Bits reversed: the first few shards are as evenly spread as all of them.
+    let phase = (shard as u32).reverse_bits() as f64 / f64::from(u32::MAX);
+    let first = shared.initial_slots.max(1) as f64 * GROWTH.powf(phase);
+    let rungs = (at_least / first).max(1.0).log(GROWTH).ceil();
+    // `as` saturates, and a table of that size could not be had anyway.
+    (first * GROWTH.powf(rungs)).ceil() as usize
+}
+
+/// Slots for a new table, after one with `keyed` keys of which `held` still count.
+fn next_slots(shared: &Shared, shard: usize, held: usize, keyed: usize) -> usize {
+    if held + 1 >= keyed - keyed / 5 {
+        rung(shared, shard, (held + 1) as f64 / MOST_FULL_AFTER_GROWTH)
+    } else {
+        fitting_slots(held + 1).max(rung(shared, shard, 0.0))
+    }
 }
 
 impl ShardTable {
@@ -83,48 +105,47 @@ impl ShardTable {
     }
 
     /// Adds `slot` to the holders of `hash`; false if it was one.
+    #[inline]
     pub fn insert(&mut self, target: Target<'_>, place: Place, hash: u64, slot: u16) -> bool {
         let Self {
-            slots: array,
-            arena,
-            keyed,
+            slots: Some(array),
+            room,
             held,
+            arena,
             ..
-        } = self;
-        let Some(slots) = array.as_ref() else {
-            self.renew(target, place.shard);
-            return self.insert(target, place, hash, slot);
+        } = self
+        else {
+            return self.insert_renewed(target, place, hash, slot);
         };
-        let (entry, set) = Slots::of(slots).locate(hash, place.scaled);
+        let (entry, set) = Slots::of(array).locate(hash, place.scaled);
         if set.is_vacant() {
-            if *keyed >= most_keys(slots.len()) {
-                self.renew(target, place.shard);
-                return self.insert(target, place, hash, slot);
+            if *room == 0 {
+                return self.insert_renewed(target, place, hash, slot);
             }
-            // There is room for one in an empty set.
-            entry.claim(hash, Few::EMPTY.with(slot).map_or(EMPTY, Few::word));
-            *keyed += 1;
+            entry.claim(hash, Few::one(slot).word());
+            *room -= 1;
             *held += 1;
             return true;
         }
-        match set.holders() {
-            Holders::Few(few) if few.contains(slot) => return false,
-            Holders::Few(few) => {
-                *held += usize::from(few.len() == 0);
-                entry.publish(grown(few, slot, arena, target.shared));
-            }
-            Holders::Many(bits) if bitmap::contains(bits, slot) => return false,
-            Holders::Many(bits) if usize::from(slot / 64) < bits.len() => {
-                bitmap::assign(bits, slot, true);
-            }
-            Holders::Many(bits) => {
-                widen(entry, set, bits, slot, arena, target.shared);
-                if arena.wants_packing(slots.len() / 4) {
+        match join(entry, set, slot, arena, target.shared) {
+            Joined::Already => return false,
+            Joined::First => *held += 1,
+            Joined::Beside => {}
+            Joined::Wider => {
+                if arena.wants_packing(array.len() / 4) {
                     self.renew(target, place.shard);
                 }
             }
         }
         true
+    }
+
+    /// As [`Self::insert`], where there is no table, or it is full.
+    #[cold]
+    #[inline(never)]
+    fn insert_renewed(&mut self, target: Target<'_>, place: Place, hash: u64, slot: u16) -> bool {
+        self.renew(target, place.shard);
+        self.insert(target, place, hash, slot)
     }
 
     /// Takes `slot` from the holders of `hash`; false if it was none.
@@ -197,10 +218,18 @@ impl ShardTable {
         let Some(array) = &self.slots else { return };
         // Below half of what a new table would be filled to.
         let sparse = array.len() > fitting_slots(2 * self.held);
-        let initial = capacity_of_class(class_for(first_slots(target.shared, shard)));
-        if self.held == 0 && self.keyed * 4 > array.len() || sparse && array.len() > initial {
+        let emptied = self.held == 0 && self.keyed() * 4 > array.len();
+        if emptied
+            || sparse && array.len() > capacity_of_class(class_for(rung(target.shared, shard, 0.0)))
+        {
             self.renew(target, shard);
         }
+    }
+
+    /// Slots with a key.
+    fn keyed(&self) -> usize {
+        let capacity = self.slots.as_ref().map_or(0, Zeroed::len);
+        most_keys(capacity) - self.room
     }
 
     /// Every hash that `slot` holds.
@@ -213,21 +242,18 @@ impl ShardTable {
     }
 
     /// Copies what counts into a new generation of fitting size, announces it, retires the old.
+    #[cold]
+    #[inline(never)]
     fn renew(&mut self, target: Target<'_>, shard: usize) {
         let Target { shared, directory } = target;
+        let (keyed, held) = (self.keyed(), self.held);
         let (old, old_arena) = (self.slots.take(), std::mem::take(&mut self.arena));
         let old_len = old.as_ref().map_or(0, Zeroed::len);
-        let gives_up = self.held == 0 && self.keyed > 0;
+        let gives_up = held == 0 && keyed > 0;
         self.generation += 1;
-        (self.keyed, self.held) = (0, 0);
+        (self.room, self.held) = (0, 0);
         if !gives_up {
-            let held = old.as_ref().map_or(0, |old| {
-                old.as_slice()
-                    .iter()
-                    .filter(|entry| !entry.set().is_empty())
-                    .count()
-            });
-            let class = class_for(fitting_slots(held + 1).max(first_slots(shared, shard)));
+            let class = class_for(next_slots(shared, shard, held, keyed));
             let array = Zeroed::new(capacity_of_class(class));
             shared
                 .counters
@@ -236,6 +262,7 @@ impl ShardTable {
             if let Some(old) = &old {
                 self.copy(old, &array, target);
             }
+            self.room = most_keys(array.len()) - self.held;
             // SAFETY: of that class, owned by `self` until the next call, retired below then.
             unsafe { directory.announce(shard, Some((&array, class))) };
             self.slots = Some(array);
@@ -264,37 +291,77 @@ impl ShardTable {
 
     fn copy(&mut self, old: &Zeroed<Slot>, new: &Zeroed<Slot>, target: Target<'_>) {
         let Target { shared, directory } = target;
-        let roster = &shared.roster;
-        let any_dead = roster.any_dead();
+        let any_dead = shared.roster.any_dead();
         let mut swept = 0;
         for entry in old.as_slice() {
             let set = entry.set();
-            let word = match set.holders() {
-                Holders::Few(few) if any_dead => {
-                    let kept = few.filtered(|slot| !roster.is_dead(slot));
-                    swept += few.len() - kept.len();
-                    kept.word()
-                }
-                Holders::Few(few) => few.word(),
-                Holders::Many(bits) => {
-                    let is_kept = |slot: &u16| !any_dead || !roster.is_dead(*slot);
-                    let kept = bitmap::slots(bits).filter(is_kept);
-                    if any_dead {
-                        swept += bitmap::slots(bits).filter(|slot| !is_kept(slot)).count();
-                    }
-                    let width = roster.width().max(bits.len() as u16);
-                    packed(kept, width, &mut self.arena, shared)
-                }
+            let word = if any_dead || set.is_spilled() {
+                self.kept(set, any_dead, &mut swept, shared)
+            } else {
+                set.word()
             };
-            if word != EMPTY && word != VACANT {
-                let scaled = directory.place(entry.key()).scaled;
-                let (free, _) = Slots::of(new).locate(entry.key(), scaled);
-                free.claim(entry.key(), word);
-                self.keyed += 1;
+            if word > EMPTY {
+                let key = entry.key();
+                let free = Slots::of(new).vacancy(directory.place(key).scaled);
+                free.claim(key, word);
                 self.held += 1;
             }
         }
         count_many(&shared.counters.events.swept_memberships, swept);
+    }
+
+    /// The word of a set without its dead, its bitmap, if it needs one, in the new arena.
+    fn kept(&mut self, set: Set<'_>, any_dead: bool, swept: &mut usize, shared: &Shared) -> u64 {
+        let roster = &shared.roster;
+        match set.holders() {
+            Holders::Few(few) => {
+                let kept = few.filtered(|slot| !roster.is_dead(slot));
+                *swept += few.len() - kept.len();
+                kept.word()
+            }
+            Holders::Many(bits) => {
+                let is_kept = |slot: &u16| !any_dead || !roster.is_dead(*slot);
+                if any_dead {
+                    *swept += bitmap::slots(bits).filter(|slot| !is_kept(slot)).count();
+                }
+                let width = roster.width().max(bits.len() as u16);
+                let kept = bitmap::slots(bits).filter(is_kept);
+                packed(kept, width, &mut self.arena, shared)
+            }
+        }
+    }
+}
+
+enum Joined {
+    Already,
+    /// The key was there, and nobody held it.
+    First,
+    Beside,
+    /// In a bitmap that is wider than the one before.
+    Wider,
+}
+
+/// Adds `slot` to the holders of a hash that has a key.
+fn join(entry: &Slot, set: Set<'_>, slot: u16, arena: &mut Arena, shared: &Shared) -> Joined {
+    match set.holders() {
+        Holders::Few(few) if few.contains(slot) => Joined::Already,
+        Holders::Few(few) => {
+            entry.publish(grown(few, slot, arena, shared));
+            if few.len() == 0 {
+                Joined::First
+            } else {
+                Joined::Beside
+            }
+        }
+        Holders::Many(bits) if bitmap::contains(bits, slot) => Joined::Already,
+        Holders::Many(bits) if usize::from(slot / 64) < bits.len() => {
+            bitmap::assign(bits, slot, true);
+            Joined::Beside
+        }
+        Holders::Many(bits) => {
+            widen(entry, set, bits, slot, arena, shared);
+            Joined::Wider
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 
 use crate::counters::{count, count_many};
 use crate::index::Index;
-use crate::membership::Kind;
+use crate::membership::{Kind, Tables};
 use crate::shard_table::Target;
 use crate::types::Sweep;
 
@@ -53,7 +53,14 @@ impl Pass {
 
     /// Visits up to `budget` slots of the table at hand; goes on to the next one at its end.
     fn slice(&mut self, index: &Index, budget: usize) -> (usize, usize) {
-        let mut tables = index.shards[self.shard].tables.lock();
+        let shard = self.shard;
+        index
+            .shards
+            .enter_shared()
+            .with(shard, |tables| self.slice_of(tables, index, budget))
+    }
+
+    fn slice_of(&mut self, tables: &mut Tables, index: &Index, budget: usize) -> (usize, usize) {
         let target = Target {
             shared: &index.shared,
             directory: &index.directories[self.kind],

@@ -9,8 +9,8 @@
 //! The capacity rides in the entry's upper bits, so from the entry (8 bytes a shard, all of them
 //! fit the nearest cache) a reader goes straight to the slot: one miss a probe. The home slot is the
 //! hash's place on a scale of 0 to 1, so a capacity need not be a power of two, and a copy into another
-//! capacity walks both arrays in order. Home is a cache line of four slots;
-//! it is filled from its first slot on, then the lines after it.
+//! capacity walks both arrays in order. Home is a cache line of four slots; it is filled from its first
+//! slot on, then the other lines of its group of four, then the groups after it.
 //!
 //! Within a generation a slot's key is written once, before its word first leaves "vacant"; so a
 //! reader that loads the word (`Acquire`) and finds it not vacant reads the key that the word is for.
@@ -20,6 +20,7 @@
 //! reader's pin holds back. Checked by `tests/stress.rs` and `tests/differential.rs`.
 
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::grace::Pin;
@@ -66,29 +67,44 @@ impl Slot {
 }
 
 /// Slots in a cache line, the unit of probing.
-pub(crate) const SLOTS_PER_LINE: usize = 4;
+const SLOTS_PER_LINE: usize = 4;
+/// Lines that overflow into each other before they do into those after them. Larger groups are full less
+/// often, so that searches end soon even in tables that are nearly so.
+const LINES_PER_GROUP: usize = 4;
+const SLOTS_PER_GROUP: usize = SLOTS_PER_LINE * LINES_PER_GROUP;
 
-/// Capacities are whole cache lines: any number up to 63, then 32 to 63 times a power of two, so that
+/// Blocks whose searches are fetched together.
+pub(crate) const BATCH: usize = 64;
+/// The steps of a search that are fetched in one round; longer ones are rare.
+const ROUNDS: [usize; 5] = [
+    0,
+    1,
+    LINES_PER_GROUP,
+    LINES_PER_GROUP + 2,
+    2 * LINES_PER_GROUP,
+];
+
+/// Capacities are whole groups: any number up to 63, then 32 to 63 times a power of two, so that
 /// rounding up never adds more than 1/32. The class is such a number in 16 bits, ascending with it.
 pub(crate) fn capacity_of_class(class: u16) -> usize {
     let class = usize::from(class);
-    let lines = if class < 64 {
+    let groups = if class < 64 {
         class
     } else {
         (32 + class % 32) << (class / 32 - 1)
     };
-    SLOTS_PER_LINE * lines
+    SLOTS_PER_GROUP * groups
 }
 
-/// The smallest class with at least `slots` slots, and no fewer than 8.
+/// The smallest class with at least `slots` slots.
 pub(crate) fn class_for(slots: usize) -> u16 {
-    let lines = slots.div_ceil(SLOTS_PER_LINE).max(2);
-    if lines < 64 {
-        return lines as u16;
+    let groups = slots.div_ceil(SLOTS_PER_GROUP).max(1);
+    if groups < 64 {
+        return groups as u16;
     }
-    let exponent = lines.ilog2() - 5;
+    let exponent = groups.ilog2() - 5;
     // Rounding up to 64 carries over into the exponent: the next class, as it should be.
-    ((exponent as u16 + 1) << 5) + (lines.div_ceil(1 << exponent) - 32) as u16
+    ((exponent as u16 + 1) << 5) + (groups.div_ceil(1 << exponent) - 32) as u16
 }
 
 /// The slots of one generation, borrowed for as long as a pin (or the shard's lock) holds them.
@@ -115,19 +131,50 @@ impl<'p> Slots<'p> {
     /// The slot that has the key, or else the vacant slot where its search ends.
     #[inline]
     pub fn locate(self, hash: u64, scaled: u64) -> (&'p Slot, Set<'p>) {
-        let mut home = self.home(scaled);
+        self.first_of(scaled, |slot, set| {
+            // No short circuit: which of a line's slots it is cannot be foreseen, so no branch should
+            // depend on it. The word is loaded before the key in any case.
+            set.is_vacant() | (slot.key() == hash)
+        })
+    }
+
+    /// The first vacant slot from the home line on, for a key that is known not to be there.
+    #[inline]
+    pub fn vacancy(self, scaled: u64) -> &'p Slot {
+        self.first_of(scaled, |_, set| set.is_vacant()).0
+    }
+
+    #[inline]
+    fn first_of(self, scaled: u64, wanted: impl Fn(&Slot, Set<'p>) -> bool) -> (&'p Slot, Set<'p>) {
+        let home = self.home(scaled);
+        let mut step = 0;
         // Ends: the writer keeps at least one slot vacant.
         loop {
-            for slot in &self.slots[home..home + SLOTS_PER_LINE] {
-                let set = slot.set();
-                if set.is_vacant() || slot.key() == hash {
-                    return (slot, set);
-                }
+            let at = self.probed(home, step);
+            let line = &self.slots[at..at + SLOTS_PER_LINE];
+            let sets: [Set<'p>; SLOTS_PER_LINE] = std::array::from_fn(|at| line[at].set());
+            let mut found = 0u32;
+            for (at, slot) in line.iter().enumerate() {
+                found |= u32::from(wanted(slot, sets[at])) << at;
             }
-            home += SLOTS_PER_LINE;
-            if home == self.slots.len() {
-                home = 0;
+            if found != 0 {
+                let at = found.trailing_zeros() as usize % SLOTS_PER_LINE;
+                return (&line[at], sets[at]);
             }
+            step += 1;
+        }
+    }
+
+    /// The first slot of the line that is probed as number `step`: all lines of the home's group first, the
+    /// nearest first, then those of the groups after it.
+    #[inline]
+    fn probed(self, home: usize, step: usize) -> usize {
+        let within = (step % LINES_PER_GROUP) * SLOTS_PER_LINE;
+        let further = (home ^ within) + step / LINES_PER_GROUP * SLOTS_PER_GROUP;
+        if further < self.slots.len() {
+            further
+        } else {
+            further % self.slots.len()
         }
     }
 }
@@ -199,12 +246,68 @@ impl Directory {
     }
 
     /// Starts fetching the slot where the search for `hash` begins.
-    #[inline]
+    #[inline(always)]
     pub fn prefetch(&self, hash: u64, pin: &Pin<'_>) {
         let place = self.place(hash);
         if let Some(slots) = self.open(place.shard, pin) {
             prefetch(&slots.slots[slots.home(place.scaled)]);
         }
+    }
+
+    /// Fetches what the searches for `hashes`, at most [`BATCH`], will read. The home lines first; then, in rounds,
+    /// the next lines for those whose lines so far are full of other keys. So all of them
+    /// wait for memory together, also those that search far.
+    pub fn prefetch_all(&self, hashes: &[u64], pin: &Pin<'_>) {
+        for &hash in hashes {
+            self.prefetch(hash, pin);
+        }
+        let mut pending = [0; BATCH];
+        let mut count = hashes.len().min(BATCH);
+        for (place, pending) in pending[..count].iter_mut().enumerate() {
+            *pending = place as u8;
+        }
+        for steps in ROUNDS.windows(3) {
+            let (from, to, further) = (steps[0], steps[1], steps[2]);
+            let mut left = 0;
+            for at in 0..count {
+                let place = pending[at];
+                if self.passes(hashes[usize::from(place)], from..to, to..further, pin) {
+                    pending[left] = place;
+                    left += 1;
+                }
+            }
+            count = left;
+        }
+    }
+
+    /// Whether the search for `hash` goes on after these steps; if so, the `next` ones are fetched.
+    #[inline]
+    fn passes(
+        &self,
+        hash: u64,
+        mut steps: Range<usize>,
+        next: Range<usize>,
+        pin: &Pin<'_>,
+    ) -> bool {
+        let place = self.place(hash);
+        let Some(slots) = self.open(place.shard, pin) else {
+            return false;
+        };
+        let home = slots.home(place.scaled);
+        let is_passed = |step| {
+            let at = slots.probed(home, step);
+            let line = &slots.slots[at..at + SLOTS_PER_LINE];
+            line.iter().fold(true, |passed, slot| {
+                passed & !slot.set().is_vacant() & (slot.key() != hash)
+            })
+        };
+        let goes_on = steps.all(is_passed);
+        if goes_on {
+            for step in next {
+                prefetch(&slots.slots[slots.probed(home, step)]);
+            }
+        }
+        goes_on
     }
 
     /// Writer only: makes `array`, of capacity class `class`, the shard's present generation.
@@ -254,11 +357,11 @@ mod tests {
         fn a_class_is_the_smallest_that_has_room(slots in 0usize..1 << 40) {
             let class = class_for(slots);
             prop_assert!(capacity_of_class(class) >= slots);
-            prop_assert!(class == 2 || capacity_of_class(class - 1) < slots);
+            prop_assert!(class == 1 || capacity_of_class(class - 1) < slots);
         }
 
         #[test]
-        fn shard_and_home_are_in_range_for_any_hash(hash: u64, bits in 0u32..=16, class in 2u16..400) {
+        fn shard_and_home_are_in_range_for_any_hash(hash: u64, bits in 0u32..=16, class in 1u16..400) {
             let place = Directory::new(bits).place(hash);
             prop_assert!(place.shard < 1 << bits);
             let array = Zeroed::new(capacity_of_class(class));

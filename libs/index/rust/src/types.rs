@@ -9,16 +9,16 @@ pub struct IndexConfig {
     /// own. Many small shards keep each growth short. At most 16.
     pub shard_bits: u32,
     /// Table slots (16 bytes each) a shard gets when its first block arrives; never fewer than
-    /// 8. Shards start up to a third larger than this, each by another share, so that not all of them
-    /// reach their next growth together.
+    /// 16. Shards start up to 1.4 times as large as this, each by another factor, so that their growths
+    /// spread evenly.
     pub initial_slots_per_shard: usize,
 }
 
 impl Default for IndexConfig {
     fn default() -> Self {
         Self {
-            shard_bits: 10,
-            initial_slots_per_shard: 64,
+            shard_bits: 12,
+            initial_slots_per_shard: 16,
         }
     }
 }
