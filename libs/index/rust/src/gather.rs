@@ -161,6 +161,12 @@ impl Gathered {
         words.flat_map(|(&word, &bits)| Ones(bits).map(move |bit| word * 64 + bit))
     }
 
+    /// The words of a set with their places in a bitmap.
+    pub fn placed_words(&self, set: SetRef) -> impl Iterator<Item = (usize, u64)> {
+        let places = self.active.iter().map(|&place| usize::from(place));
+        places.zip(self.words(set).iter().copied())
+    }
+
     fn words(&self, set: SetRef) -> &[u64] {
         let width = self.active.len();
         let at = set.0 as usize * width;

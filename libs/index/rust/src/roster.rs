@@ -59,6 +59,12 @@ pub(crate) struct Order {
     pub rank: Box<[u16]>,
     /// By rank: its owner.
     pub owner: Box<[WorkerKey]>,
+    /// By rank: its slot.
+    pub slot: Box<[u16]>,
+    /// One bit a slot: whether it has an owner.
+    pub owned: Box<[u64]>,
+    /// Tells this order from every other one of the process.
+    pub edition: u64,
 }
 
 /// Who is matchable, and how answers are ordered. Never changed once published.
@@ -94,10 +100,7 @@ pub(crate) struct Roster {
 
 impl Roster {
     pub fn new() -> Self {
-        let order = Arc::new(Order {
-            rank: Box::default(),
-            owner: Box::default(),
-        });
+        let order = Arc::new(Order::of(&BTreeSet::new(), 0));
         let view = Arc::new(View {
             alive: Box::default(),
             order: Arc::clone(&order),
@@ -393,13 +396,20 @@ impl Drop for Roster {
 
 impl Order {
     fn of(taken: &BTreeSet<(WorkerKey, u16)>, used: usize) -> Self {
+        // Buffers of look-ups outlive indexes, so editions are counted by the process. From 1.
+        static EDITIONS: AtomicU64 = AtomicU64::new(0);
         let mut rank = vec![0; used].into_boxed_slice();
+        let mut owned = vec![0; used.div_ceil(64)].into_boxed_slice();
         for (place, &(_, slot)) in taken.iter().enumerate() {
             rank[usize::from(slot)] = place as u16;
+            owned[usize::from(slot / 64)] |= 1u64 << (slot % 64);
         }
         Self {
             rank,
             owner: taken.iter().map(|&(owner, _)| owner).collect(),
+            slot: taken.iter().map(|&(_, slot)| slot).collect(),
+            owned,
+            edition: EDITIONS.fetch_add(1, Ordering::Relaxed) + 1,
         }
     }
 }
