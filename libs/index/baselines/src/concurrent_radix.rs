@@ -7,13 +7,14 @@
 //! never extended again; each writer keeps, for its workers, where every block is, and finds a block that
 //! a split moved when it next needs it.
 //!
-//! Departures, all in its favour: an answer is a list of pairs where Dynamo fills a hash map of scores;
-//! a block's place is its node and its depth, so a run needs no index of its own; a split leaves a link to where the tail went, so finding it takes no search of the
-//! subtree; a node that nobody holds is unlinked by the removal that emptied it, not by a later sweep; and
-//! locks are handed down from parent to child, where Dynamo validates versions and reclaims by epochs.
+//! Departures, all in its favour: an answer is a list of pairs where Dynamo fills a hash map of scores; a
+//! block's place is its node and its depth, so a run needs no index of its own; a split leaves a link to
+//! where the tail went, so finding it takes no search of the subtree; a node that nobody holds is unlinked
+//! by the removal that emptied it, not by a later sweep; and locks are handed down from parent to child,
+//! where Dynamo validates versions and reclaims by epochs.
 //!
-//! Lock order is from parent to child. Who needs it the other way round (`prune`)
-//! locks the parent first and tries the child.
+//! Lock order is from parent to child. Who needs it the other way round (`prune`) locks
+//! the parent first and tries the child.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
