@@ -35,12 +35,15 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 def test_every_make_verb_it_shows_exists(page: Path) -> None:
     makefile = (REPOSITORY / "Makefile").read_text()
     shown = set(re.findall(r"(?:^|`)make ([a-z]+)", page.read_text(), re.MULTILINE))
-    assert [verb for verb in sorted(shown) if not re.search(rf"^{verb}:", makefile, re.MULTILINE)] == []
+    assert [
+        verb for verb in sorted(shown) if not re.search(rf"^{verb}:", makefile, re.MULTILINE)
+    ] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_every_subcommand_it_shows_exists(page: Path) -> None:
     known = {point.name for point in entry_points(group="kvatlas.commands")}
-    found = re.findall(r"`kvatlas ([a-z][a-z-]+)|^kvatlas ([a-z][a-z-]+) +--", page.read_text(), re.MULTILINE))
+    pattern = r"`kvatlas ([a-z][a-z-]+)|^kvatlas ([a-z][a-z-]+) +--"
+    found: list[tuple[str, str]] = re.findall(pattern, page.read_text(), re.M)
     shown = {quoted or started for quoted, started in found}
     assert sorted(shown - known) == []
