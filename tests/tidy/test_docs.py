@@ -44,6 +44,6 @@ def test_every_make_verb_it_shows_exists(page: Path) -> None:
 def test_every_subcommand_it_shows_exists(page: Path) -> None:
     known = {point.name for point in entry_points(group="kvatlas.commands")}
     pattern = r"`kvatlas ([a-z][a-z-]+)|^kvatlas ([a-z][a-z-]+) +--"
-    found: list[tuple[str, str]] = re.findall(pattern, page.read_text(), re.M)
+    found: list[tuple[str, str]] = re.findall(pattern, page.read_text(), re.MULTILINE)
     shown = {quoted or started for quoted, started in found}
     assert sorted(shown - known) == []
