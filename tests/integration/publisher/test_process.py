@@ -21,7 +21,7 @@ from kvatlas_events import Batch, Shutdown, ShutdownReason, Store, decode_batch,
 from kvatlas_events.embedded import EmbeddedValkey
 from kvatlas_hashing import reference
 from kvatlas_publisher.main import command
-from kvatlas_wire.v1 import publisher_pb2, publisher_pb2_grpc
+from kvatlas_wire.v1 import events_pb2, publisher_pb2, publisher_pb2_grpc
 
 KVATLAS = Path(sys.executable).with_name("kvatlas")
 NOWHERE = "grpc://127.0.0.1:1"
@@ -133,13 +133,15 @@ async def test_it_serves_before_engine_and_log_are_there_and_says_what_is_missin
             assert "worker 7/0: the engine has not been heard of" in await response.text()
         async with grpc.aio.insecure_channel(facts["listen"]) as channel:
             stub: Any = publisher_pb2_grpc.PublisherStub(channel)
+            worker = events_pb2.Worker(worker_id=7)
             for call in (
-                stub.Replay(publisher_pb2.ReplayRequest()),
-                stub.Snapshot(publisher_pb2.SnapshotRequest()),
+                stub.Replay(publisher_pb2.ReplayRequest(worker=worker)),
+                stub.Snapshot(publisher_pb2.SnapshotRequest(worker=worker)),
             ):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     _ = [each async for each in call]
-                assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+                assert "worker 7/0 has not been heard of" in str(caught.value.details())
             health: Any = health_pb2_grpc.HealthStub(channel)
             answer = await health.Check(health_pb2.HealthCheckRequest(service=""))
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
@@ -152,7 +154,7 @@ async def test_it_serves_before_engine_and_log_are_there_and_says_what_is_missin
     ("more", "says"),
     [
         (["--state-dir", "x"], "--state-dir is not in this build"),
-        (["--log", "kafka://h:1"], "kafka: is not in this build"),
+        (["--log", "kafka://h"], "kafka: this URL is not of the form"),
         (["--log", "memory:"], "memory: lives inside one process"),
         (["--events", "nowhere"], "'nowhere' is neither tcp://HOST:PORT nor ipc://PATH"),
         (["--replay", "tcp://*:5558"], "names no host"),

@@ -22,6 +22,7 @@ from kvatlas_events import (
     snapshot_records,
 )
 from kvatlas_publisher.mirror import Mirror
+from kvatlas_publisher.recent import RecentRecords
 
 
 def next_epoch(now_unix_us: int, highest_seen: int) -> int:
@@ -30,11 +31,18 @@ def next_epoch(now_unix_us: int, highest_seen: int) -> int:
 
 
 class Life:
-    """From a fresh mirror to its shutdown. Event ids count from 1."""
+    """From a fresh mirror to its shutdown. Event ids count from 1.
 
-    def __init__(self, header: Header, mirror: Mirror) -> None:
+    Args:
+        header: of all its records.
+        mirror: empty.
+        recent_bytes_max: of the sealed records kept for replays.
+    """
+
+    def __init__(self, header: Header, mirror: Mirror, recent_bytes_max: int = 0) -> None:
         self.header = header
         self.mirror = mirror
+        self.recent = RecentRecords(recent_bytes_max)
         self.last_event_id = 0
         """Of the events said so far, sealed or not."""
         self._pending: list[Event] = []
@@ -122,9 +130,11 @@ class Life:
         self.last_event_id += len(events)
 
     def _record(self, first_event_id: int, events: Sequence[Event]) -> bytes:
-        return encode_batch(
+        record = encode_batch(
             Batch(header=self.header, first_event_id=first_event_id, events=tuple(events))
         )
+        self.recent.add(first_event_id, len(events), record)
+        return record
 
 
 def _hashes(event: Event) -> int:

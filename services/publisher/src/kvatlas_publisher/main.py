@@ -55,6 +55,7 @@ async def serve(settings: PublisherSettings) -> None:
             aiohttp.ClientSession() as http,
             publishing(settings, specs, rpc, http) as sessions,
         ):
+            rpc.speak_for(sessions)
             registry = CollectorRegistry()
             SessionsCollector(sessions, registry)
             ProcessCollector(registry=registry)
@@ -88,6 +89,7 @@ async def publishing(
         engine_gone_s=settings.engine_gone_s,
         flush_s=settings.flush_s,
         mirror_blocks_max=settings.mirror_blocks_max,
+        replay_bytes_max=settings.replay_bytes_max,
     )
     sessions = [
         Session(

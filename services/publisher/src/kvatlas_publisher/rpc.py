@@ -1,11 +1,13 @@
 """`kvatlas.v1.Publisher`, health and reflection.
 
-`Replay` and `Snapshot` are what an indexer asks for to recover without the log; this build answers
-UNIMPLEMENTED, and the indexer recovers by the snapshot that a delivery sends.
+`Replay` and `Snapshot` are what an indexer asks for to recover without the log. Both first seal all
+that was said, in the same instant in which they take what they answer with: what follows on the log
+continues it exactly. Few are answered at once, since a snapshot is in memory until it is sent.
 """
 
-from collections.abc import AsyncIterator
-from typing import Protocol
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import NoReturn, Protocol
 
 import grpc
 import grpc.aio
@@ -13,49 +15,121 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from kvatlas_chassis import FatalError, HostPort
-from kvatlas_wire.v1 import publisher_pb2, publisher_pb2_grpc
+from kvatlas_events import Worker
+from kvatlas_publisher.life import Life
+from kvatlas_publisher.recent import NotKept
+from kvatlas_wire.v1 import events_pb2, publisher_pb2, publisher_pb2_grpc
 
 _SERVICE = "kvatlas.v1.Publisher"
+_MESSAGE_BYTES_MAX = 2 << 20
+"""Of the records in one message; a record is at most 1 MiB, and clients refuse more than 4."""
+_ANSWERS_AT_ONCE = 8
+
+
+class Source(Protocol):
+    """Who speaks for one worker."""
+
+    @property
+    def worker(self) -> Worker:
+        """Whose records these are."""
+        ...
+
+    def sealed_life(self) -> Life | None:
+        """Return the running life with nothing pending; None: there is none now."""
+        ...
 
 
 class _Context(Protocol):
-    async def abort(self, code: grpc.StatusCode, details: str) -> None: ...
+    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn: ...
 
 
 class _Publisher(publisher_pb2_grpc.PublisherServicer):
+    def __init__(self) -> None:
+        self.sources: Sequence[Source] | None = None
+        self._turns = asyncio.Semaphore(_ANSWERS_AT_ONCE)
+
     async def Replay(  # noqa: N802 - the RPC's name
-        self,
-        request: publisher_pb2.ReplayRequest,  # noqa: ARG002 - the signature is gRPC's
-        context: _Context,
+        self, request: publisher_pb2.ReplayRequest, context: _Context
     ) -> AsyncIterator[publisher_pb2.ReplayResponse]:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Replay is not in this build")
-        yield publisher_pb2.ReplayResponse()
+        async with self._turns:
+            for records in _messages(await self._replay(request, context)):
+                yield publisher_pb2.ReplayResponse(records=records)
 
     async def Snapshot(  # noqa: N802 - the RPC's name
-        self,
-        request: publisher_pb2.SnapshotRequest,  # noqa: ARG002 - the signature is gRPC's
-        context: _Context,
+        self, request: publisher_pb2.SnapshotRequest, context: _Context
     ) -> AsyncIterator[publisher_pb2.SnapshotResponse]:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Snapshot is not in this build")
-        yield publisher_pb2.SnapshotResponse()
+        async with self._turns:
+            life = await self._life(request.worker, context)
+            for records in _messages(life.snapshot()):
+                yield publisher_pb2.SnapshotResponse(records=records)
+
+    async def _replay(
+        self, request: publisher_pb2.ReplayRequest, context: _Context
+    ) -> Sequence[bytes]:
+        life = await self._life(request.worker, context)
+        if request.epoch != life.header.epoch:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"worker {life.header.worker} is in epoch {life.header.epoch}, not {request.epoch}",
+            )
+        if request.from_event_id == 0:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "event ids count from 1")
+        try:
+            return life.recent.since(request.from_event_id)
+        except NotKept as error:
+            await context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))
+
+    async def _life(self, asked: events_pb2.Worker, context: _Context) -> Life:
+        """Return the worker's life; ends the call if there is none."""
+        worker = Worker(asked.worker_id, asked.dp_rank)
+        if self.sources is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this publisher is starting")
+        source = next((each for each in self.sources if each.worker == worker), None)
+        if source is None:
+            served = ", ".join(str(each.worker) for each in self.sources)
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND, f"worker {worker} is not served here; served: {served}"
+            )
+        life = source.sealed_life()
+        if life is None:
+            await context.abort(
+                grpc.StatusCode.UNAVAILABLE, f"the engine of worker {worker} has not been heard of"
+            )
+        return life
+
+
+def _messages(records: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """Cut into messages that no client refuses."""
+    message: list[bytes] = []
+    size = 0
+    for record in records:
+        if message and size + len(record) > _MESSAGE_BYTES_MAX:
+            yield message
+            message, size = [], 0
+        message.append(record)
+        size += len(record)
+    if message:
+        yield message
 
 
 class RpcServer:
     """The publisher's gRPC server; `close` stops it."""
 
-    def __init__(self, server: grpc.aio.Server, address: HostPort) -> None:
+    def __init__(self, server: grpc.aio.Server, address: HostPort, publisher: _Publisher) -> None:
         self._server = server
+        self._publisher = publisher
         self.address = address
 
     @classmethod
     async def start(cls, listen: HostPort) -> "RpcServer":
-        """Listen and serve.
+        """Listen and serve; until `speak_for`, calls are answered with UNAVAILABLE.
 
         Raises:
             FatalError: the address cannot be used.
         """
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        publisher_pb2_grpc.add_PublisherServicer_to_server(_Publisher(), server)
+        publisher = _Publisher()
+        publisher_pb2_grpc.add_PublisherServicer_to_server(publisher, server)
         servicer = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
         reflection.enable_server_reflection(
@@ -70,7 +144,11 @@ class RpcServer:
         await server.start()
         for name in ("", _SERVICE):
             await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
-        return cls(server, HostPort(listen.host, port))
+        return cls(server, HostPort(listen.host, port), publisher)
+
+    def speak_for(self, sources: Sequence[Source]) -> None:
+        """Answer for these workers from now on."""
+        self._publisher.sources = sources
 
     async def close(self, grace_s: float) -> None:
         """Refuse new calls and wait for running ones."""

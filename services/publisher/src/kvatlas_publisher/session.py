@@ -55,6 +55,7 @@ class SessionSettings:
     engine_gone_s: float = 10.0
     flush_s: float = 0.003
     mirror_blocks_max: int = 4_000_000
+    replay_bytes_max: int = 8 << 20
     timing: StreamTiming = field(default_factory=StreamTiming)
     delivery: DeliverySettings | None = None
 
@@ -278,7 +279,7 @@ class Session:
             hash_contract=CONTRACT,
             publisher=f"{socket.gethostname()}-{os.getpid()}",
         )
-        self.life = Life(header, mirror)
+        self.life = Life(header, mirror, self._settings.replay_bytes_max)
         log.info("worker %s: epoch %d begins", self.worker, epoch)
         return self.life
 
@@ -335,6 +336,11 @@ class Session:
     def _push(self, record: bytes) -> None:
         self.counters.records += 1
         self._outlets.push(record)
+
+    def sealed_life(self) -> Life | None:
+        """Return the running life with nothing pending; None: there is none now."""
+        self._flush()
+        return self.life
 
     def _snapshot(self) -> Sequence[bytes]:
         """Return a snapshot of this moment; what was said before it is sealed before it."""

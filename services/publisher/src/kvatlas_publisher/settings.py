@@ -106,6 +106,11 @@ class PublisherSettings(ServiceSettings):
     )
     flush_s: float = Field(default=0.003, ge=0, le=1, description="events wait so long for others")
     mirror_blocks_max: int = Field(default=4_000_000, ge=1)
+    replay_bytes_max: int = Field(
+        default=8 << 20,
+        ge=0,
+        description="of each engine rank's newest records, kept for indexers that lost some",
+    )
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
