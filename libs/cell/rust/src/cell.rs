@@ -130,12 +130,17 @@ impl Cell {
         let mut table = self.table.lock();
         table.logs.on_tick(now_ms, log_alive, self.config.lease_ms);
         let mut outcomes = Vec::new();
+        let mut needs = Vec::new();
         let Table { workers, logs, .. } = &mut *table;
         for worker in workers.values_mut().filter(|worker| worker.is_listed()) {
             let outcome = worker.on_tick(&around, logs, now_ms);
+            needs.push((worker.key, worker.lacks_records(has_room)));
             if outcome.changed || outcome.notice.is_some() {
                 outcomes.push((worker.key, outcome));
             }
+        }
+        for (key, lacks) in needs {
+            table.note_need(key, lacks);
         }
         for (key, outcome) in outcomes {
             self.publish(&mut table, key, outcome);
@@ -291,10 +296,12 @@ impl Cell {
         };
         let outcome = worker.on_record(&around, logs, (place, appended_ms), record, now_ms);
         let current = worker.sequencer.speaker();
+        let lacks = worker.lacks_records(has_room);
         if current.epoch == 0 {
             workers.remove(&key);
         }
         let verdict = outcome.verdict;
+        table.note_need(key, lacks);
         self.publish(&mut table, key, outcome);
         let WorkerKey { worker_id, dp_rank } = key;
         match verdict {

@@ -8,12 +8,13 @@
 //! 4. `table` – who is there, and what has changed since a watcher's last look
 //! 5. [`lease`] – who still speaks, in the logs' own time
 //!
-//! and of a request: `server`. `report` and [`counters`] say how it all went.
+//! and of a request: `server`. `need` lists who lacks records; `report` and [`counters`] say how it all went.
 
 pub mod cell;
 pub mod counters;
 pub mod decode;
 pub mod lease;
+mod need;
 pub mod proto;
 mod report;
 pub mod server;
@@ -21,3 +22,4 @@ mod table;
 mod worker;
 
 pub use cell::{Applied, Cell, CellConfig};
+pub use need::WorkerNeed;

@@ -4,7 +4,7 @@
 //! that a slow watcher costs no queue: changes coalesce in the table itself. Removals are remembered
 //! for the newest few thousand; who missed older ones gets the whole table again.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use kvatlas_index::{Index, WorkerKey};
 use kvatlas_wire::v1;
@@ -24,6 +24,8 @@ const NOTICES_MAX: usize = 256;
 pub(crate) struct Table {
     pub workers: BTreeMap<WorkerKey, Worker>,
     pub logs: Logs,
+    /// Workers that lack records which their publisher could give.
+    pub in_need: BTreeSet<WorkerKey>,
     version: u64,
     removed: VecDeque<(u64, WorkerKey)>,
     /// The version of the newest removal that is no longer remembered.
@@ -50,6 +52,15 @@ impl Table {
         self.removed.push_back((self.version, key));
         while self.removed.len() > REMOVED_MAX {
             self.forgotten = self.removed.pop_front().map_or(0, |(version, _)| version);
+        }
+    }
+
+    /// Whether this worker lacks records.
+    pub fn note_need(&mut self, key: WorkerKey, lacks: bool) {
+        if lacks {
+            self.in_need.insert(key);
+        } else {
+            self.in_need.remove(&key);
         }
     }
 

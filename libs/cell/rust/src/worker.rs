@@ -12,6 +12,7 @@ use kvatlas_wire::v1;
 use crate::counters::{Count, Counters};
 use crate::decode::{Body, Event, EventList, Record, tier_digests};
 use crate::lease::{Heard, Logs};
+use crate::need::WorkerNeed;
 
 /// What a worker acts on.
 pub(crate) struct Surroundings<'a> {
@@ -194,6 +195,28 @@ impl Worker {
     /// Whether a snapshot should be sent for it, and would be taken.
     pub fn wants_snapshot(&self, has_room: bool) -> bool {
         self.sequencer.needs_snapshot() && (has_room || !self.over_budget)
+    }
+
+    /// Whether its publisher, if it lives, should be asked for what is missing.
+    pub fn lacks_records(&self, has_room: bool) -> bool {
+        let lacks = match self.sequencer.standing() {
+            Standing::Whole => self.sequencer.known() > self.sequencer.applied(),
+            Standing::Recovering => self.wants_snapshot(has_room),
+            Standing::Closed(_) => false,
+        };
+        lacks && self.lease_runs && self.sequencer.speaker().epoch > 0
+    }
+
+    /// What it lacks, and where to ask for it.
+    pub fn need(&self) -> WorkerNeed {
+        WorkerNeed {
+            key: self.key,
+            publisher_rpc: self.facts.publisher_rpc.clone(),
+            epoch: self.sequencer.speaker().epoch,
+            applied: self.sequencer.applied(),
+            known: self.sequencer.known(),
+            recovering: self.sequencer.needs_snapshot(),
+        }
     }
 
     /// Blocks held on any tier.

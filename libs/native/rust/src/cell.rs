@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use kvatlas_cell::server::Server;
 use kvatlas_cell::{Cell as NativeCell, CellConfig};
 use kvatlas_events::sequencer::Limits;
-use kvatlas_index::{FindOptions, Matches, Query};
+use kvatlas_index::{FindOptions, Matches, Query, WorkerKey};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -23,6 +23,7 @@ const SNAPSHOT_HASHES_MAX: usize = 1 << 25;
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Applied>()?;
     module.add_class::<Cell>()?;
+    module.add_class::<WorkerNeed>()?;
     module.add_class::<CellServer>()
 }
 
@@ -31,6 +32,31 @@ struct Applied {
     accepted: u64,
     rejected: u64,
     first_rejection: Option<String>,
+}
+
+#[pyclass(frozen, get_all, module = "kvatlas_native")]
+struct WorkerNeed {
+    worker_id: u64,
+    dp_rank: u32,
+    publisher_rpc: String,
+    epoch: u64,
+    applied: u64,
+    known: u64,
+    recovering: bool,
+}
+
+impl From<kvatlas_cell::WorkerNeed> for WorkerNeed {
+    fn from(need: kvatlas_cell::WorkerNeed) -> Self {
+        Self {
+            worker_id: need.key.worker_id,
+            dp_rank: need.key.dp_rank,
+            publisher_rpc: need.publisher_rpc,
+            epoch: need.epoch,
+            applied: need.applied,
+            known: need.known,
+            recovering: need.recovering,
+        }
+    }
 }
 
 #[pyclass(frozen, module = "kvatlas_native")]
@@ -196,6 +222,18 @@ impl Cell {
 
     fn histograms(&self) -> BTreeMap<&'static str, Histogram> {
         BTreeMap::from([("find_matches_seconds", self.native.find_latency.read())])
+    }
+
+    #[pyo3(signature = (limit, *, after = None))]
+    fn needs(&self, py: Python<'_>, limit: usize, after: Option<(u64, u32)>) -> Vec<WorkerNeed> {
+        let after = after.map(|(worker_id, dp_rank)| WorkerKey { worker_id, dp_rank });
+        let needs = py.detach(|| self.native.needs(limit, after));
+        needs.into_iter().map(WorkerNeed::from).collect()
+    }
+
+    fn need_of(&self, py: Python<'_>, worker_id: u64, dp_rank: u32) -> Option<WorkerNeed> {
+        let key = WorkerKey { worker_id, dp_rank };
+        py.detach(|| self.native.need_of(key)).map(WorkerNeed::from)
     }
 
     fn take_notices(&self, py: Python<'_>) -> Vec<String> {

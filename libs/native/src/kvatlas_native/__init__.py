@@ -8,6 +8,7 @@ from kvatlas_native._native import (
     ChannelError,
     Inbox,
     Outbox,
+    WorkerNeed,
     chunk_hashes,
     sequence_hashes,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "ChannelError",
     "Inbox",
     "Outbox",
+    "WorkerNeed",
     "chunk_hashes",
     "sequence_hashes",
 ]

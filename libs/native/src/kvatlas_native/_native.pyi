@@ -125,8 +125,25 @@ class Cell:
         """What rises and falls, named likewise."""
     def histograms(self) -> Mapping[str, tuple[Sequence[float], Sequence[int], float]]:
         """By name: upper bounds in seconds, cumulative counts (one more than bounds), sum in seconds."""
+    def needs(self, limit: int, *, after: tuple[int, int] | None = None) -> list[WorkerNeed]:
+        """At most `limit` workers that lack records and are not silent, by (id, rank), after that one."""
+    def need_of(self, worker_id: int, dp_rank: int) -> WorkerNeed | None:
+        """What one worker lacks; None: nothing that could be asked for."""
     def take_notices(self) -> list[str]:
         """What an operator should read (gaps, differing digests, sets emptied), since the last call; bounded."""
+
+class WorkerNeed:
+    """A worker that lacks records: `applied` is the last event it has, `known` the highest that exists."""
+
+    worker_id: int
+    dp_rank: int
+    publisher_rpc: str
+    """host:port, as its last heartbeat said; empty before the first."""
+    epoch: int
+    applied: int
+    known: int
+    recovering: bool
+    """False: it is still matched, behind a gap that may close by itself."""
 
 class CellServer:
     """The tonic server of `kvatlas.v1.Indexer`, health and reflection, on threads of its own."""
