@@ -1,6 +1,6 @@
 //! Prints what a query, a store and a remove cost, and what a membership weighs.
 //!
-//! `cargo run --release -p kvatlas-index --example micro [fleet | unique]`. Single-threaded, on tables too large for
+//! `cargo run --release -p kvatlas-index --example micro [fleet | hot | unique]`. Single-threaded, on tables too large for
 //! the near caches; queries are drawn so that consecutive ones touch different memory.
 
 use std::hint::black_box;
@@ -272,6 +272,24 @@ fn unique() {
     ends(&index, &slots);
 }
 
+/// The same work on a table that fits the near caches: what is left is computing.
+fn hot() {
+    println!("1,000 workers x 128 mostly unique blocks");
+    let all = Stream::new(0, 2);
+    for round in 0..3 {
+        let (index, slots) = fresh(IndexConfig::default());
+        store_all("store, grown from empty", &index, &slots, &all);
+        store_all("store what is there", &index, &slots, &all);
+        let clock = Clock::start();
+        let mut removed = 0;
+        for (worker, hashes) in all.each() {
+            removed += index.remove(slots[worker], Tier::Device, &hashes[HEAD..]);
+        }
+        clock.report("remove", removed);
+        println!("  (round {round})");
+    }
+}
+
 /// The end of every worker.
 fn ends(index: &Index, slots: &[SlotId]) {
     let mut times: Vec<u64> = slots
@@ -305,6 +323,9 @@ fn main() {
     if wants("fleet") {
         fleet(64);
         fleet(256);
+    }
+    if wants("hot") {
+        hot();
     }
     if wants("unique") {
         unique();

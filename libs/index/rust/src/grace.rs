@@ -160,7 +160,7 @@ impl Grace {
     }
 
     pub fn fixed_bytes(&self) -> usize {
-        size_of_val(&*self.stripes)
+        size_of_val(&*self.stripes) + self.limbo.lock().capacity() * size_of::<Retired>()
     }
 }
 

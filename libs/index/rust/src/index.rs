@@ -179,7 +179,11 @@ impl Index {
         MemoryUse {
             tables: load(&counters.table_bytes),
             bitmaps: load(&counters.bitmap_bytes),
-            fixed: grace.fixed_bytes() + roster.bytes() + directories + self.shards.bytes(),
+            fixed: grace.fixed_bytes()
+                + roster.bytes()
+                + directories
+                + self.shards.bytes()
+                + load(&counters.aside_bytes),
             retired: grace.retired_bytes(),
         }
     }

@@ -1,7 +1,7 @@
 //! The index of kvatlas: which workers hold a prompt's KV blocks, and how deep.
 //!
-//! One flat table maps a sequence hash to the set of workers that hold the block. Writers take one
-//! lock per shard; readers take none. Nothing here does I/O, reads a clock, or knows Python or
+//! One flat table maps a sequence hash to the set of workers that hold the block. Writers take turns,
+//! a window of blocks at a time or shard by shard; readers take no lock. Nothing here does I/O, reads a clock, or knows Python or
 //! protobuf. The path of a look-up, in order:
 //!
 //! 1. [`query`] – what was asked, as a source of sequence hashes, hashed no further than needed

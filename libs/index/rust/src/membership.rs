@@ -13,6 +13,8 @@
 //!
 //! All tables of one hash lie in the same shard, which has one writer at a time.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use crate::grace::Pin;
 use crate::shard_table::{ShardTable, Shared, Target};
 use crate::table::{Directory, Place};
@@ -204,7 +206,14 @@ impl Tables {
         };
         let table = match kind {
             Kind::Anywhere => &mut self.main,
-            other => &mut self.aside.get_or_insert_default()[other as usize - 1],
+            other => {
+                let aside = self.aside.get_or_insert_with(|| {
+                    let bytes = size_of::<[ShardTable; 4]>();
+                    shared.counters.aside_bytes.fetch_add(bytes, Relaxed);
+                    Box::default()
+                });
+                &mut aside[other as usize - 1]
+            }
         };
         table.insert(target, m.place, m.hash, m.slot)
     }

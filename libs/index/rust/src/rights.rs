@@ -111,3 +111,19 @@ impl Rights<'_> {
         write(unsafe { &mut *shard.tables.get() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_are_sole_until_writers_meet_and_again_some_time_after() {
+        let shards = Shards::new(2);
+        assert!(shards.enter().is_sole());
+        let other = shards.enter_shared();
+        assert!(!shards.enter().is_sole());
+        drop(other);
+        let shared_for = (0..).take_while(|_| !shards.enter().is_sole()).count();
+        assert_eq!(shared_for, SHARED_AFTER_MEETING as usize);
+    }
+}

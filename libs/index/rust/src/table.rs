@@ -20,7 +20,6 @@
 //! reader's pin holds back. Checked by `tests/stress.rs` and `tests/differential.rs`.
 
 use std::marker::PhantomData;
-use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::grace::Pin;
@@ -165,6 +164,16 @@ impl<'p> Slots<'p> {
         }
     }
 
+    /// Whether a search goes on after this step: the line is full, of other keys.
+    #[inline]
+    fn passes(self, hash: u64, home: usize, step: usize) -> bool {
+        let at = self.probed(home, step);
+        let line = &self.slots[at..at + SLOTS_PER_LINE];
+        line.iter().fold(true, |passed, slot| {
+            passed & !slot.set().is_vacant() & (slot.key() != hash)
+        })
+    }
+
     /// The first slot of the line that is probed as number `step`: all lines of the home's group first, the
     /// nearest first, then those of the groups after it.
     #[inline]
@@ -258,56 +267,42 @@ impl Directory {
     /// the next lines for those whose lines so far are full of other keys. So all of them
     /// wait for memory together, also those that search far.
     pub fn prefetch_all(&self, hashes: &[u64], pin: &Pin<'_>) {
-        for &hash in hashes {
-            self.prefetch(hash, pin);
+        let mut homes = [(Slots { slots: &[] }, 0); BATCH];
+        for (&hash, home) in hashes.iter().zip(&mut homes) {
+            let place = self.place(hash);
+            if let Some(slots) = self.open(place.shard, pin) {
+                *home = (slots, slots.home(place.scaled));
+                prefetch(&slots.slots[home.1]);
+            }
         }
         let mut pending = [0; BATCH];
-        let mut count = hashes.len().min(BATCH);
-        for (place, pending) in pending[..count].iter_mut().enumerate() {
-            *pending = place as u8;
+        let mut count = 0;
+        for (place, (slots, _)) in homes[..hashes.len().min(BATCH)].iter().enumerate() {
+            pending[count] = place as u8;
+            count += usize::from(!slots.slots.is_empty());
         }
         for steps in ROUNDS.windows(3) {
             let (from, to, further) = (steps[0], steps[1], steps[2]);
             let mut left = 0;
+            // No branch on what cannot be foreseen: every place is written, and the next one goes over it
+            // if its search ends here.
             for at in 0..count {
                 let place = pending[at];
-                if self.passes(hashes[usize::from(place)], from..to, to..further, pin) {
-                    pending[left] = place;
-                    left += 1;
+                let (slots, home) = homes[usize::from(place)];
+                let hash = hashes[usize::from(place)];
+                pending[left] = place;
+                left += usize::from(
+                    (from..to).fold(true, |passed, step| passed & slots.passes(hash, home, step)),
+                );
+            }
+            for &place in &pending[..left] {
+                let (slots, home) = homes[usize::from(place)];
+                for step in to..further {
+                    prefetch(&slots.slots[slots.probed(home, step)]);
                 }
             }
             count = left;
         }
-    }
-
-    /// Whether the search for `hash` goes on after these steps; if so, the `next` ones are fetched.
-    #[inline]
-    fn passes(
-        &self,
-        hash: u64,
-        mut steps: Range<usize>,
-        next: Range<usize>,
-        pin: &Pin<'_>,
-    ) -> bool {
-        let place = self.place(hash);
-        let Some(slots) = self.open(place.shard, pin) else {
-            return false;
-        };
-        let home = slots.home(place.scaled);
-        let is_passed = |step| {
-            let at = slots.probed(home, step);
-            let line = &slots.slots[at..at + SLOTS_PER_LINE];
-            line.iter().fold(true, |passed, slot| {
-                passed & !slot.set().is_vacant() & (slot.key() != hash)
-            })
-        };
-        let goes_on = steps.all(is_passed);
-        if goes_on {
-            for step in next {
-                prefetch(&slots.slots[slots.probed(home, step)]);
-            }
-        }
-        goes_on
     }
 
     /// Writer only: makes `array`, of capacity class `class`, the shard's present generation.

@@ -1,0 +1,97 @@
+//! `memory_bytes` against an allocator that counts: what the index says it uses is what it took.
+//!
+//! A file of its own, because the allocator is the whole process's and other tests would be counted as well.
+//!
+//! `unsafe` here: the allocator, which counts and passes everything on to the system's.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use kvatlas_index::{Index, IndexConfig, SlotId, Tier, WorkerKey};
+
+struct Counting;
+
+static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is the system allocator's own; counting touches nothing that it hands out.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE_BYTES.fetch_add(layout.size(), Relaxed);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        LIVE_BYTES.fetch_add(layout.size(), Relaxed);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        LIVE_BYTES.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: the caller's promises are passed on.
+        unsafe { System.dealloc(place, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Blocks that one worker holds, and blocks that all do.
+fn hashes(of: u64, count: u64) -> Vec<u64> {
+    (0..count)
+        .map(|n| (of << 32 | n).wrapping_mul(0x2545_f491_4f6c_dd1d))
+        .collect()
+}
+
+fn compare(index: &Index, before: usize, when: &str) {
+    let counted = LIVE_BYTES.load(Relaxed) - before;
+    let said = index.memory_bytes().total();
+    let off = counted.abs_diff(said);
+    assert!(
+        off * 20 <= counted,
+        "{when}: {said} said, {counted} counted"
+    );
+}
+
+#[test]
+fn memory_is_told_to_within_five_percent_full_after_churn_and_emptied() {
+    const WORKERS: u64 = 100;
+    let shared = hashes(1 << 20, 2_000);
+    let own: Vec<_> = (0..WORKERS).map(|worker| hashes(worker, 3_000)).collect();
+    let others: Vec<_> = (0..WORKERS)
+        .map(|worker| hashes(1 << 19 | worker, 1_500))
+        .collect();
+    let before = LIVE_BYTES.load(Relaxed);
+    let index = Index::new(IndexConfig {
+        shard_bits: 6,
+        ..IndexConfig::default()
+    });
+    let slots: Vec<SlotId> = (0..WORKERS)
+        .map(|worker_id| {
+            let key = WorkerKey {
+                worker_id,
+                dp_rank: 0,
+            };
+            let slot = index.allocate(key).unwrap();
+            index.publish(slot);
+            slot
+        })
+        .collect();
+    for (&slot, own) in slots.iter().zip(&own) {
+        index.store(slot, Tier::Device, own);
+        index.store(slot, Tier::Device, &shared);
+        index.store(slot, Tier::Host, &own[..200]);
+    }
+    compare(&index, before, "full");
+    for ((&slot, own), others) in slots.iter().zip(&own).zip(&others) {
+        index.remove(slot, Tier::Device, &own[..1_500]);
+        index.store(slot, Tier::Device, others);
+    }
+    compare(&index, before, "after churn");
+    for &slot in &slots[1..] {
+        index.retire(slot);
+    }
+    while index.sweep(1 << 16).more {}
+    compare(&index, before, "with one worker left");
+}
