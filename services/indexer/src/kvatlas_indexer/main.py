@@ -24,8 +24,9 @@ from kvatlas_events import open_reader
 from kvatlas_events.backoff import Backoff
 from kvatlas_hashing import CONTRACT
 from kvatlas_indexer.feed import Feed, LogFeed, PushedFeed
-from kvatlas_indexer.metrics import CellCollector
+from kvatlas_indexer.metrics import CellCollector, RecoveryCollector
 from kvatlas_indexer.readiness import Readiness
+from kvatlas_indexer.recovery import Recovery, RecoveryLimits
 from kvatlas_indexer.settings import IndexerSettings
 from kvatlas_native import Cell, CellServer
 
@@ -66,6 +67,9 @@ async def serve(settings: IndexerSettings) -> None:
             cell, feeds, recover_ms=settings.recover_ms, tick_s=_TICK_S, unix_ms=unix_ms
         )
         tasks.start(readiness.run(), name="readiness")
+        recovery = build_recovery(cell, settings, feeds)
+        RecoveryCollector(recovery, registry)
+        tasks.start(recovery.run(), name="recovery")
         admin = await AdminServer.start(settings.admin, registry, readiness.obstacles)
         try:
             tasks.start(announce(readiness, settings, listen, admin.address), name="announce")
@@ -88,6 +92,19 @@ def build_cell(settings: IndexerSettings) -> Cell:
         hold_back_ms=settings.hold_back_ms,
         recover_ms=settings.recover_ms,
         memory_bytes_max=settings.memory_bytes_max,
+    )
+
+
+def build_recovery(cell: Cell, settings: IndexerSettings, feeds: Sequence[Feed]) -> Recovery:
+    """Make what asks publishers for lost records, once the logs have been read to their heads."""
+    limits = RecoveryLimits(
+        at_once=settings.recoveries_at_once, attempt_s=settings.recovery_attempt_ms / 1000
+    )
+    return Recovery(
+        cell,
+        limits,
+        may_start=lambda: all(feed.obstacle is None for feed in feeds),
+        unix_ms=unix_ms,
     )
 
 

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from kvatlas_indexer.recovery import Outcome, Recovery
 from kvatlas_native import Cell
 
 PREFIX = "kvatlas_indexer_"
@@ -45,6 +46,26 @@ class CellCollector(Collector):
             buckets = list(zip(bounds_text, map(float, counts), strict=True))
             histogram.add_metric([], buckets, sum_s)
             yield histogram
+
+
+class RecoveryCollector(Collector):
+    """How often publishers were asked for what this replica lacked, and how that ended."""
+
+    def __init__(self, recovery: Recovery, registry: CollectorRegistry) -> None:
+        self._recovery = recovery
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """Read the recovery once."""
+        attempts = CounterMetricFamily(
+            PREFIX + "recovery_attempts", "Publishers asked, by outcome.", labels=["outcome"]
+        )
+        for outcome in Outcome:
+            attempts.add_metric([outcome.value], self._recovery.attempts[outcome])
+        yield attempts
+        yield GaugeMetricFamily(
+            PREFIX + "recovery_attempts_running", "Under way.", value=self._recovery.running
+        )
 
 
 def _families(

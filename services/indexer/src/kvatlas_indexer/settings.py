@@ -38,6 +38,12 @@ class IndexerSettings(ServiceSettings):
     recover_ms: int = Field(
         default=30_000, gt=0, description="wait for a worker's snapshot before its set is emptied"
     )
+    recoveries_at_once: int = Field(
+        default=32, gt=0, le=1_024, description="workers whose publishers are asked at a time"
+    )
+    recovery_attempt_ms: int = Field(
+        default=15_000, gt=0, description="for a publisher to answer one recovering worker"
+    )
     memory_bytes_max: int = Field(
         default=8 << 30, gt=0, description="of the index; past it the largest worker is emptied"
     )

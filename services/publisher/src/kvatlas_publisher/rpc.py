@@ -24,6 +24,11 @@ _SERVICE = "kvatlas.v1.Publisher"
 _MESSAGE_BYTES_MAX = 2 << 20
 """Of the records in one message; a record is at most 1 MiB, and clients refuse more than 4."""
 _ANSWERS_AT_ONCE = 8
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 10_000),  # a client that vanished gives its turn back
+    ("grpc.keepalive_timeout_ms", 5_000),
+)
 
 
 class Source(Protocol):
@@ -127,7 +132,7 @@ class RpcServer:
         Raises:
             FatalError: the address cannot be used.
         """
-        server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        server = grpc.aio.server(options=_OPTIONS)
         publisher = _Publisher()
         publisher_pb2_grpc.add_PublisherServicer_to_server(publisher, server)
         servicer = health.aio.HealthServicer()

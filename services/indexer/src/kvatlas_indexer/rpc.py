@@ -1,0 +1,97 @@
+"""A publisher as a recovering replica asks it: `Replay` and `Snapshot` over one short connection."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+import grpc
+from grpc import aio
+
+from kvatlas_chassis import HostPort
+from kvatlas_native import WorkerNeed
+from kvatlas_wire.v1 import events_pb2, publisher_pb2, publisher_pb2_grpc
+
+_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),  # a proxy of the environment is for the world outside
+    ("grpc.use_local_subchannel_pool", 1),  # an attempt inherits no other one's reconnect pause
+)
+_SILENT = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.UNKNOWN,
+    }
+)
+
+
+class Unreachable(Exception):  # noqa: N818 - named for what it is
+    """The publisher does not answer, or cannot now."""
+
+
+class Declined(Exception):  # noqa: N818 - named for what it is
+    """The publisher answers that it does not have what was asked for."""
+
+
+class Publisher(Protocol):
+    """What can be asked; the answers are records, message by message.
+
+    Iterating raises `Unreachable` or `Declined`.
+    """
+
+    def replay(self, need: WorkerNeed) -> AsyncGenerator[Sequence[bytes], None]:
+        """Ask for the records after the last one applied."""
+        ...
+
+    def snapshot(self, need: WorkerNeed) -> AsyncGenerator[Sequence[bytes], None]:
+        """Ask for the whole set as it is now."""
+        ...
+
+
+@asynccontextmanager
+async def dial(address: str) -> AsyncGenerator[Publisher, None]:
+    """Talk to the publisher at `address` (host:port); the first question connects.
+
+    Raises:
+        Unreachable: that is no address.
+    """
+    try:
+        target = str(HostPort.parse(address))
+    except ValueError as error:
+        raise Unreachable(f"publisher_rpc: {error}") from None
+    async with aio.insecure_channel(target, options=_OPTIONS) as channel:
+        yield _Connection(target, channel)
+
+
+class _Connection:
+    def __init__(self, address: str, channel: aio.Channel) -> None:
+        self._address = address
+        self._stub: publisher_pb2_grpc.PublisherAsyncStub = publisher_pb2_grpc.PublisherStub(
+            channel
+        )
+
+    async def replay(self, need: WorkerNeed) -> AsyncGenerator[Sequence[bytes], None]:
+        request = publisher_pb2.ReplayRequest(
+            worker=_worker(need), epoch=need.epoch, from_event_id=need.applied + 1
+        )
+        try:
+            async for message in self._stub.Replay(request):
+                yield message.records
+        except aio.AioRpcError as error:
+            raise self._in_words(error) from error
+
+    async def snapshot(self, need: WorkerNeed) -> AsyncGenerator[Sequence[bytes], None]:
+        request = publisher_pb2.SnapshotRequest(worker=_worker(need))
+        try:
+            async for message in self._stub.Snapshot(request):
+                yield message.records
+        except aio.AioRpcError as error:
+            raise self._in_words(error) from error
+
+    def _in_words(self, error: aio.AioRpcError) -> Unreachable | Declined:
+        text = f"{self._address}: {error.code().name}: {error.details()}"
+        return Unreachable(text) if error.code() in _SILENT else Declined(text)
+
+
+def _worker(need: WorkerNeed) -> events_pb2.Worker:
+    return events_pb2.Worker(worker_id=need.worker_id, dp_rank=need.dp_rank)
