@@ -20,6 +20,8 @@ def test_an_indexer_reads_no_log_of_a_direct_transport() -> None:
         ("redis://h", "redis://h:6379"),
         ("redis://user:secret@h:7/3", "redis://h:7/3"),
         ("rediss://:secret@[::1]:7?ssl_cert_reqs=none", "rediss://[::1]:7"),
+        ("kafka://h:1", "kafka://h:1"),
+        ("kafka://a:1,[::1]:2/", "kafka://a:1,[::1]:2"),
     ],
 )
 def test_a_name_is_an_address_without_credentials(url: str, name: str) -> None:
@@ -36,7 +38,12 @@ def test_a_name_is_an_address_without_credentials(url: str, name: str) -> None:
         ("127.0.0.1:6379", "127.0.0.1: is no log"),
         ("http://h:1", "http: is no log"),
         ("memory:", "inside one process"),
-        ("kafka://h:1", "kafka: is not in this build"),
+        ("kafka:", "is not of the form kafka://HOST:PORT"),
+        ("kafka://h", "is not of the form"),
+        ("kafka://h:1,", "is not of the form"),
+        ("kafka://h:1/topic", "is not of the form"),
+        ("kafka://h:1?password=secret", "is not of the form"),
+        ("kafka://user:secret@h:1", "knows no passwords and no TLS"),
         ("grpc://", "'' is no HOST:PORT"),
         ("grpc://h", "'h' is no HOST:PORT"),
         ("grpc://h:1,", "'' is no HOST:PORT"),
@@ -60,3 +67,11 @@ def test_what_cannot_be_used_is_one_line_without_a_password(url: str, why: str) 
 def test_a_url_to_push_to_names_somebody() -> None:
     with pytest.raises(ValueError, match="names no indexer"):
         open_writers("grpc:", cell="c")
+
+
+@pytest.mark.parametrize("cell", ["", "a b", "ä", "a/b", "x" * 201])
+def test_a_cell_that_can_name_no_topic_is_said_before_anything_connects(cell: str) -> None:
+    with pytest.raises(ValueError, match=r"^kafka: a topic is named after the cell[^\n]+$"):
+        open_writers("kafka://h:1", cell=cell)
+    with pytest.raises(ValueError, match="cannot be one"):
+        open_reader("kafka://h:1", cell=cell)

@@ -44,7 +44,7 @@ def test_every_setting_is_a_flag_a_variable_and_a_key_of_the_file(tmp_path: Path
     ("words", "message"),
     [
         (["--log", "memory:"], "memory:"),
-        (["--log", "kafka://h:1"], "kafka:"),
+        (["--log", "kafka://h"], "kafka:"),
         (["--log", "http://127.0.0.1"], "http:"),
         (["--log", "redis://127.0.0.1:notaport"], "redis"),
         (["--log", "grpc:", "--log", "grpc:"], "twice"),

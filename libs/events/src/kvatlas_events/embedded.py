@@ -25,7 +25,7 @@ _STOP_S = 5.0
 _POLL_S = 0.005
 _PORTS_TRIED = 5
 # The kernel's own guard, set between fork and exec by the process that becomes the server.
-_DIE_WITH_PARENT = """
+DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 if os.getppid() == int(sys.argv[1]):
@@ -144,7 +144,7 @@ class EmbeddedValkey:
         if self._password is not None:
             command += ["--requirepass", self._password]
         if sys.platform == "linux":
-            guard = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
+            guard = [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid())]
             command = [*guard, *command]
         self._process = subprocess.Popen(  # noqa: S603 - our own arguments
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

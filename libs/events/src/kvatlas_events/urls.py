@@ -7,11 +7,17 @@ that says what to write instead, an unreachable server never is.
 from urllib.parse import urlsplit
 
 from kvatlas_events.grpc_log import GrpcWriter
+from kvatlas_events.kafka_log import KafkaReader, KafkaWriter
+from kvatlas_events.kafka_server import KafkaServer
 from kvatlas_events.log import LogPosition, LogReader, LogWriter
 from kvatlas_events.redis_log import RECORDS_MAX, RedisReader, RedisWriter
 from kvatlas_events.redis_server import RedisServer
 
-_FORMS = "redis://HOST:PORT, rediss://HOST:PORT or grpc://HOST:PORT[,HOST:PORT…]"
+_FORMS = (
+    "redis://HOST:PORT, rediss://HOST:PORT, kafka://HOST:PORT[,HOST:PORT…] "
+    "or grpc://HOST:PORT[,HOST:PORT…]"
+)
+_KAFKA_FORM = "kafka://HOST:PORT[,HOST:PORT…]"
 
 
 def open_writers(url: str, *, cell: str, records_max: int = RECORDS_MAX) -> list[LogWriter]:
@@ -23,9 +29,14 @@ def open_writers(url: str, *, cell: str, records_max: int = RECORDS_MAX) -> list
     Raises:
         ValueError: the URL cannot be used; the message says why and never holds a password.
     """
-    if _scheme(url) == "grpc":
-        return [GrpcWriter(address) for address in _addresses(url)]
-    return [RedisWriter(RedisServer(url), cell=cell, records_max=records_max)]
+    match _scheme(url):
+        case "grpc":
+            return [GrpcWriter(address) for address in _addresses(url)]
+        case "kafka":
+            return [KafkaWriter(KafkaServer(_kafka_addresses(url)), cell=cell)]
+        case _:
+            server = RedisServer(url)
+            return [RedisWriter(server, cell=cell, records_max=records_max)]
 
 
 def open_reader(url: str, *, cell: str, position: LogPosition | None = None) -> LogReader | None:
@@ -36,20 +47,22 @@ def open_reader(url: str, *, cell: str, position: LogPosition | None = None) -> 
     Raises:
         ValueError: the URL cannot be used; the message says why and never holds a password.
     """
-    if _scheme(url) == "grpc":
-        return None
-    return RedisReader(RedisServer(url), cell=cell, position=position)
+    match _scheme(url):
+        case "grpc":
+            return None
+        case "kafka":
+            return KafkaReader(KafkaServer(_kafka_addresses(url)), cell=cell, position=position)
+        case _:
+            return RedisReader(RedisServer(url), cell=cell, position=position)
 
 
 def _scheme(url: str) -> str:
     scheme, colon, _ = url.partition(":")
     match scheme if colon else "":
-        case "redis" | "rediss" | "grpc":
+        case "redis" | "rediss" | "grpc" | "kafka":
             return scheme
         case "memory":
             raise ValueError(f"memory: lives inside one process; between processes use {_FORMS}")
-        case "kafka":
-            raise ValueError(f"kafka: is not in this build; use {_FORMS}")
         case "":
             raise ValueError(f"a log's URL has a scheme; use {_FORMS}")
         case other:
@@ -66,6 +79,19 @@ def _addresses(url: str) -> list[str]:
             raise ValueError(f"{address!r} is no HOST:PORT; write grpc://HOST:PORT[,HOST:PORT…]")
     if len(set(addresses)) < len(addresses):
         raise ValueError(f"{url} names an indexer twice")
+    return addresses
+
+
+def _kafka_addresses(url: str) -> list[str]:
+    """Return the brokers to begin at; nothing of a wrong URL is repeated, it may be a secret."""
+    _, separator, rest = url.partition("kafka://")
+    if "@" in rest:
+        raise ValueError(
+            f"kafka: this build knows no passwords and no TLS towards Kafka; write {_KAFKA_FORM}"
+        )
+    addresses = rest.rstrip("/").split(",") if separator else []
+    if not addresses or not all(map(_is_host_and_port, addresses)):
+        raise ValueError(f"kafka: this URL is not of the form {_KAFKA_FORM}")
     return addresses
 
 

@@ -1,0 +1,244 @@
+"""A real Apache Kafka as a child process, for tests: one KRaft node from Maven Central's artifacts.
+
+It needs `java` and `mvn`. The jars are fetched once into the user's cache directory and shared by
+all processes. The server listens on loopback alone, keeps its data from a stop to the next start,
+and on Linux ends with the process that started it, even if that one is killed.
+"""
+
+import base64
+import fcntl
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+
+from kvatlas_events.embedded import DIE_WITH_PARENT, EmbeddedServerError
+
+_KAFKA = "4.4.0"
+_LOG4J = "2.25.5"
+_START_S = 60.0
+_STOP_S = 15.0
+_POLL_S = 0.02
+_PORTS = range(20_000, 32_000)
+"""Below those that outgoing connections take, or one could sit on ours while the server is down."""
+_READY = "Kafka Server started"
+_JVM = (
+    *("-Xms64m", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+    *("-XX:-UsePerfData", "-Xshare:auto"),
+)
+
+# kafka-tools-api is declared by the server's artifact, but not published.
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>kvatlas</groupId><artifactId>embedded-kafka</artifactId><version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
+      <version>{_KAFKA}</version>
+      <exclusions><exclusion>
+        <groupId>org.apache.kafka</groupId><artifactId>kafka-tools-api</artifactId>
+      </exclusion></exclusions>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.logging.log4j</groupId><artifactId>log4j-slf4j-impl</artifactId>
+      <version>{_LOG4J}</version><scope>runtime</scope>
+    </dependency>
+  </dependencies>
+</project>
+"""
+_LOG4J_PROPERTIES = """appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%p %m%n
+rootLogger.level=INFO
+rootLogger.appenderRef.out.ref=out
+"""
+# One small node whose death is noticed, and whose trimming is done, within a test's patience.
+_PROPERTIES = """process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+log.dirs={directory}/data
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+group.initial.rebalance.delay.ms=0
+log.cleaner.dedupe.buffer.size=2097152
+num.network.threads=2
+num.io.threads=2
+broker.session.timeout.ms=1000
+broker.heartbeat.interval.ms=100
+log.retention.check.interval.ms=500
+log.initial.task.delay.ms=500
+log.flush.start.offset.checkpoint.interval.ms=200
+"""
+
+
+class EmbeddedKafka:
+    """One server. Its calls block; it is started from a thread that lives as long as it shall."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._port = 0
+
+    @staticmethod
+    def obstacle() -> str | None:
+        """Say what this machine lacks to run one."""
+        missing = [command for command in ("java", "mvn") if shutil.which(command) is None]
+        return f"{' and '.join(missing)} not found" if missing else None
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT, from the first start on."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int | None:
+        """Of the running server."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start the server with the data that it had, and wait until it serves.
+
+        Raises:
+            EmbeddedServerError: the artifacts cannot be had, or the server does not start.
+        """
+        jars = _jars()
+        if self._directory is None:
+            self._directory = tempfile.TemporaryDirectory(prefix="kvatlas-kafka-")
+            self._format(jars)
+        folder = Path(self._directory.name)
+        command = _java(jars, folder, "kafka.Kafka", str(folder / "server.properties"))
+        if sys.platform == "linux":
+            guard = [sys.executable, "-I", "-S", "-c", DIE_WITH_PARENT, str(os.getpid())]
+            command = [*guard, *command]
+        log = folder / "kafka.log"
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(  # noqa: S603 - our own arguments
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            )
+        began_s = time.monotonic()
+        while _READY not in (said := log.read_text(errors="replace")):
+            if self._process.poll() is not None or time.monotonic() - began_s > _START_S:
+                self.kill()
+                raise EmbeddedServerError(f"Kafka does not start: {_last_lines(said)}")
+            time.sleep(_POLL_S)
+
+    def stop(self) -> None:
+        """End the server in good order, if it runs."""
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def kill(self) -> None:
+        """End the server as a crash would."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        """End the server and forget its data; a later start is another cluster's, on its port."""
+        self.kill()
+        if self._directory is not None:
+            self._directory.cleanup()
+            self._directory = None
+
+    def _format(self, jars: Path) -> None:
+        folder = Path(self._directory.name if self._directory else ".")
+        self._port = self._port or _free_port()
+        (folder / "log4j2.properties").write_text(_LOG4J_PROPERTIES)
+        properties = folder / "server.properties"
+        properties.write_text(
+            _PROPERTIES.format(port=self._port, controller_port=_free_port(), directory=folder)
+        )
+        # A cluster's id is 16 bytes in base64url; one that begins with "-" reads as an option.
+        cluster = "k" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
+        _run(
+            "Kafka's storage cannot be formatted",
+            _java(
+                *(jars, folder, "kafka.tools.StorageTool"),
+                *("format", "-t", cluster, "-c", str(properties)),
+            ),
+        )
+
+
+def _java(jars: Path, folder: Path, main: str, *arguments: str) -> list[str]:
+    logging = f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"
+    java = shutil.which("java") or "java"
+    return [java, *_JVM, logging, "-cp", f"{jars}/*", main, *arguments]
+
+
+def _jars() -> Path:
+    """Return the folder of the server's jars, fetched by whoever needs them first."""
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvatlas"
+    jars = caches / f"kafka-{_KAFKA}"
+    if jars.is_dir():
+        return jars
+    caches.mkdir(parents=True, exist_ok=True)
+    with (caches / "kafka.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not jars.is_dir():
+            with tempfile.TemporaryDirectory(prefix="fetching-", dir=caches) as fetching:
+                pom, libs = Path(fetching) / "pom.xml", Path(fetching) / "libs"
+                pom.write_text(_POM)
+                _run(
+                    "Kafka's artifacts cannot be fetched",
+                    [
+                        *("mvn", "-q", "-B", "-ntp", "-f", str(pom)),
+                        "dependency:copy-dependencies",
+                        *("-DincludeScope=runtime", f"-DoutputDirectory={libs}"),
+                    ],
+                )
+                libs.rename(jars)
+    return jars
+
+
+def _run(failure: str, command: list[str]) -> None:
+    done = subprocess.run(  # noqa: S603 - our own arguments
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise EmbeddedServerError(f"{failure}: {_last_lines(done.stdout.decode(errors='replace'))}")
+
+
+def _last_lines(said: str) -> str:
+    return " | ".join(said.strip().splitlines()[-3:]) or "it says nothing"
+
+
+def _free_port() -> int:
+    for port in random.sample(_PORTS, 50):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise EmbeddedServerError("no free port for Kafka")

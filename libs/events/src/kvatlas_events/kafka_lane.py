@@ -1,0 +1,110 @@
+"""What is on its way to one partition: many tasks' appends, in batches, one batch at a time.
+
+The library keeps a batch until the server has it, however long that takes. A caller who gave up
+meanwhile appends the same records again, behind that batch: repeated, and never out of order.
+"""
+
+# The client library comes without types.
+# pyright: reportMissingTypeStubs=false
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from aiokafka.errors import KafkaError
+
+from kvatlas_events.kafka_server import Client
+
+
+@dataclass(slots=True)
+class _Pending:
+    records: Sequence[tuple[bytes | None, bytes]]
+    stored: asyncio.Future[None] = field(default_factory=asyncio.Future[None])
+    batched: int = 0
+
+
+class KafkaLane:
+    """The way to one partition.
+
+    Args:
+        producer: the library's.
+        stored: called with the partition and the offset of each batch's first record.
+    """
+
+    def __init__(
+        self, producer: Client, topic: str, partition: int, stored: Callable[[int, int], None]
+    ) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._partition = partition
+        self._stored = stored
+        self._pending = deque[_Pending]()
+        self._pump: asyncio.Task[None] | None = None
+        self.failed = False
+        """The producer gave a batch up: what it sends after that may be refused too."""
+
+    def append(self, records: Sequence[tuple[bytes | None, bytes]]) -> asyncio.Future[None]:
+        """Queue keys and records; the future says when all are stored.
+
+        Cancelled, what of them is in no batch yet will be in none.
+        """
+        pending = _Pending(records)
+        self._pending.append(pending)
+        if self._pump is None or self._pump.done():
+            self._pump = asyncio.create_task(self._send_all())
+        return pending.stored
+
+    async def close(self) -> None:
+        """Give up what is queued."""
+        if self._pump is not None and not self._pump.done():
+            self._pump.cancel()
+            await asyncio.wait([self._pump])
+
+    async def _send_all(self) -> None:
+        complete: list[_Pending] = []
+        try:
+            while (batch := self._fill(complete)) is not None:
+                sent = await self._producer.send_batch(
+                    batch, self._topic, partition=self._partition
+                )
+                self._stored(self._partition, (await sent).offset)
+                for each in complete:
+                    _resolve(each, None)
+                complete = []
+        except KafkaError as error:
+            self.failed = True
+            for each in [*complete, *self._pending]:
+                _resolve(each, error)
+            self._pending.clear()
+        except asyncio.CancelledError:
+            for each in [*complete, *self._pending]:
+                each.stored.cancel()
+            self._pending.clear()
+            raise
+
+    def _fill(self, complete: list[_Pending]) -> Client | None:
+        """Return a batch of what is queued, and in `complete` what ends in it; None: nothing is."""
+        batch: Client = self._producer.create_batch()
+        while self._pending:
+            first = self._pending[0]
+            if first.stored.done():
+                self._pending.popleft()  # its caller has given up
+                continue
+            key, record = first.records[first.batched]
+            if batch.append(timestamp=None, key=key, value=record) is None:
+                break  # full; an empty one takes a record of any size
+            first.batched += 1
+            if first.batched == len(first.records):
+                complete.append(self._pending.popleft())
+        batch.close()
+        return batch if batch.record_count() else None
+
+
+def _resolve(pending: _Pending, error: KafkaError | None) -> None:
+    if pending.stored.done():
+        return
+    if error is None:
+        pending.stored.set_result(None)
+    else:
+        pending.stored.set_exception(error)

@@ -1,0 +1,235 @@
+"""One Kafka cluster, as the log's writer and reader talk to it.
+
+Everything that can go wrong with it becomes `LogUnavailable` here, with its addresses. The client
+library retries much in silence and some of it for ever, so every call has a bound of its own.
+"""
+
+# The client library comes without types.
+# pyright: reportMissingTypeStubs=false
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaClient, AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import (
+    ClusterAuthorizationFailedError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    NodeNotReadyError,
+    NoError,
+    RequestTimedOutError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from aiokafka.protocol.admin import CreateTopicsRequest
+
+from kvatlas_events.kafka_metadata import Topic, TopicRequest, topic_of
+from kvatlas_events.log import LogUnavailable, RecordsRejected
+
+PARTITIONS = 8
+"""Of a topic that we create. Adding some later moves workers: legal, and costs them a recovery."""
+TOPIC_CONFIG = {
+    "cleanup.policy": "delete",
+    "retention.ms": str(3_600_000),
+    "retention.bytes": str(1 << 30),  # of each partition
+    "segment.ms": str(600_000),  # whole segments are forgotten, so an hour is 60 to 70 minutes
+    "segment.bytes": str(64 << 20),
+    "message.timestamp.type": "LogAppendTime",
+    "max.message.bytes": str(2 << 20),  # a record of 1 MiB, what surrounds it, and room
+}
+
+Client = Any
+"""An object of the client library, which has no types."""
+
+_ANSWER_S = 10.0
+_BATCH_BYTES = 1_000_000
+"""The library has one batch of a partition in flight, so its size decides the throughput."""
+_FETCH_BYTES = 16 << 20
+_FETCH_PARTITION_BYTES = 2 << 20
+_RETRY_S = 0.05
+_NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
+
+
+class KafkaServer:
+    """A lazily connected cluster; several tasks may call it."""
+
+    def __init__(self, addresses: Sequence[str], *, answer_s: float = _ANSWER_S) -> None:
+        self.name = f"kafka://{','.join(addresses)}"
+        self.answer_s = answer_s
+        self._options: dict[str, Any] = {
+            "bootstrap_servers": list(addresses),
+            "client_id": "kvatlas",
+            "request_timeout_ms": max(1, int(answer_s * 1_000)),
+        }
+        self._client: Client | None = None
+        self._undoing = set[asyncio.Task[None]]()
+        # It logs every attempt at a server that is away; what matters of that is raised.
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+
+    @contextlib.asynccontextmanager
+    async def bounded(self, wait_s: float = 0.0) -> AsyncGenerator[None, None]:
+        """Give what is called inside `wait_s` and the time of an answer, and its errors words.
+
+        Raises:
+            LogUnavailable: as of `LogWriter` and `LogReader`.
+            RecordsRejected: a record is larger than the topic takes.
+        """
+        try:
+            async with asyncio.timeout(wait_s + self.answer_s):
+                yield
+        except MessageSizeTooLargeError as error:
+            raise RecordsRejected(
+                f"{self.name}: a record is larger than the topic's max.message.bytes; "
+                f"set it to {TOPIC_CONFIG['max.message.bytes']}"
+            ) from error
+        except (KafkaError, OSError, NotImplementedError) as error:
+            raise self._unusable(error) from error
+
+    async def topic(self, name: str) -> Topic:
+        """Return the topic as it is now, after making it if it is not there."""
+        if self._client is None:
+            client: Client = AIOKafkaClient(**self._options)
+            await self._open(client.bootstrap, client.close)
+            if self._client is None:
+                self._client = client
+            else:
+                await client.close()  # another task was faster
+        client = self._client
+        try:
+            return await self._find_or_create(client, name)
+        except (KafkaError, OSError):
+            # It may know an address of yesterday: the next one begins at those of the URL.
+            await self.close()
+            raise
+
+    async def producer(self) -> Client:
+        """Return a started producer that stores each batch once and in order."""
+        producer: Client = AIOKafkaProducer(
+            **self._options,
+            enable_idempotence=True,
+            acks="all",
+            compression_type="zstd",
+            max_batch_size=_BATCH_BYTES,
+            max_request_size=_FETCH_BYTES,
+        )
+        await self._open(producer.start, producer.stop)
+        return producer
+
+    async def consumer(self) -> Client:
+        """Return a started consumer of no group, to whom nothing is assigned."""
+        consumer: Client = AIOKafkaConsumer(
+            **self._options,
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
+            fetch_max_bytes=_FETCH_BYTES,
+            max_partition_fetch_bytes=_FETCH_PARTITION_BYTES,
+        )
+        await self._open(consumer.start, consumer.stop)
+        return consumer
+
+    async def abandon(self, producer: Client) -> None:
+        """Stop a producer without waiting for what it may still want to send."""
+        await producer.client.close()  # nothing more goes out
+        # The library's own stop waits until all is stored, which may be for ever.
+        producer._message_accumulator.fail_all(KafkaConnectionError("abandoned"))  # noqa: SLF001
+        await producer.stop()
+
+    async def close(self) -> None:
+        """Let go of the connection that asks for topics."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+        if self._undoing:
+            await asyncio.wait(self._undoing)
+
+    async def _open(self, start: Callable[[], Any], stop: Callable[[], Any]) -> None:
+        """Start an object of the library, or stop it if that fails.
+
+        A cancellation does not reach its start, which would forget an open connection: what a
+        cancelled caller began is ended, and stopped, behind its back.
+        """
+        starting: asyncio.Task[None] = asyncio.create_task(self._start(start))
+        try:
+            await asyncio.shield(starting)
+        except BaseException:
+            undoing = asyncio.create_task(_undo(starting, stop))
+            self._undoing.add(undoing)
+            undoing.add_done_callback(self._undoing.discard)
+            raise
+
+    async def _start(self, start: Callable[[], Any]) -> None:
+        async with asyncio.timeout(self.answer_s):
+            await start()
+
+    async def _find_or_create(self, client: Client, name: str) -> Topic:
+        while True:
+            topic = topic_of(await client.send(_some_node(client), TopicRequest(name)))
+            error = for_code(topic.error_code)
+            if error is UnknownTopicOrPartitionError:
+                await self._create(client, topic.controller_id, name)
+            elif error is not NoError and not error.retriable:
+                raise error(name)
+            elif error is NoError and topic.partitions and not topic.leaderless:
+                return topic
+            await asyncio.sleep(_RETRY_S)  # until all of the cluster knows it
+
+    async def _create(self, client: Client, controller_id: int, name: str) -> None:
+        # In the order of the protocol; -1: as many replicas as the cluster makes by itself.
+        wanted: Any = (name, PARTITIONS, -1, [], list(TOPIC_CONFIG.items()))
+        request = CreateTopicsRequest([wanted], int(self.answer_s * 1_000), False)
+        response = await client.send(controller_id, request)
+        for _, code, *why in response.topic_errors:
+            error = for_code(code)
+            if error not in (NoError, TopicAlreadyExistsError):
+                raise error(f"topic {name} cannot be made: {why[0] if why else error.__name__}")
+
+    def _unusable(self, error: Exception) -> LogUnavailable:
+        match error:
+            case TopicAuthorizationFailedError() | ClusterAuthorizationFailedError():
+                why = f"does not let us in: {error}"
+            case TimeoutError() | KafkaTimeoutError() | RequestTimedOutError():
+                why = f"does not answer within {self.answer_s:g} s"
+            case KafkaConnectionError() | NodeNotReadyError() | OSError():
+                why = f"cannot be reached: {error}"
+            case NotImplementedError():
+                why = "is older than Kafka 3.1"
+            case _:
+                why = f"refuses: {error}"
+        return LogUnavailable(f"{self.name} {why}")
+
+
+async def _undo(starting: asyncio.Task[None], stop: Callable[[], Any]) -> None:
+    await asyncio.wait([starting])
+    if not starting.cancelled():
+        starting.exception()  # whoever waited for it has it, or is gone
+    await stop()
+
+
+def topic_name(cell: str) -> str:
+    """Return the name of the cell's topic.
+
+    Raises:
+        ValueError: Kafka takes no such name.
+    """
+    if not _NAME.fullmatch(cell):
+        raise ValueError(
+            f"kafka: a topic is named after the cell, so {cell!r} cannot be one; "
+            "use at most 200 letters, digits, '.', '_' and '-'"
+        )
+    return f"kvatlas.{cell}.log"
+
+
+def _some_node(client: Client) -> int:
+    node = client.get_random_node()
+    if node is None:
+        raise NodeNotReadyError("no broker is known")
+    return node
