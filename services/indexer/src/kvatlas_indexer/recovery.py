@@ -74,6 +74,7 @@ class _Track:
         self.not_before_s = not_before_s
         self.applied = applied
         self.needed_at_s = not_before_s
+        self.failed = False
 
 
 class Recovery:
@@ -130,7 +131,8 @@ class Recovery:
                 if self._may_start() and len(self._running) < self._limits.at_once:
                     await self._look(tasks)
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._ended.wait(), _LOOK_S)
+                    async with asyncio.timeout(_LOOK_S):
+                        await self._ended.wait()
                     await asyncio.sleep(_LOOK_S_MIN)  # many end together: look once
             await failed
         finally:
@@ -196,14 +198,14 @@ class Recovery:
 
     async def _attempt(self, key: Key, need: WorkerNeed, track: _Track) -> None:
         try:
-            outcome = await self._ask(need)
+            outcome = await self._ask(need, track)
             self.attempts[outcome] += 1
         finally:
             track.not_before_s = self._monotonic_s() + track.pause.next_s()
             self._running.discard(key)
             self._ended.set()
 
-    async def _ask(self, need: WorkerNeed) -> Outcome:
+    async def _ask(self, need: WorkerNeed, track: _Track) -> Outcome:
         """Ask within the attempt's time; what goes wrong is said and is an outcome."""
         try:
             async with (
@@ -218,7 +220,9 @@ class Recovery:
         except TimeoutError:
             outcome = Outcome.TIMED_OUT
             why = f"{need.publisher_rpc}: no whole answer within {self._limits.attempt_s:g} s"
-        log.warning("cannot recover worker %s: %s", _name(need), why)
+        level = logging.DEBUG if track.failed else logging.WARNING  # the counters tell the rest
+        log.log(level, "cannot recover worker %s: %s", _name(need), why)
+        track.failed = True
         return outcome
 
     async def _heal(self, publisher: Publisher, need: WorkerNeed) -> Outcome:
