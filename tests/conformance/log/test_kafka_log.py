@@ -318,6 +318,22 @@ async def test_a_frozen_server_is_given_up_and_used_when_it_thaws(
     assert got in ([b"during", b"after"], [b"after"])
 
 
+async def test_who_waits_for_a_writer_that_is_closed_is_told(log: Log, ours: EmbeddedKafka) -> None:
+    writer = log.writer()
+    await outlast(lambda: writer.append([b"before"]))
+    assert ours.pid is not None
+    os.kill(ours.pid, signal.SIGSTOP)
+    try:
+        waiting = [asyncio.create_task(writer.append([b"during"])) for _ in range(3)]
+        await asyncio.sleep(0)  # they are on their way
+        await writer.close()
+        ends = await asyncio.gather(*waiting, return_exceptions=True)
+    finally:
+        os.kill(ours.pid, signal.SIGCONT)
+    assert [type(each) for each in ends] == [LogUnavailable] * 3
+    await outlast(lambda: log.writer().append([]))
+
+
 async def test_a_server_that_is_no_kafka_is_given_up() -> None:
     async def refuse(stream: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
         await stream.read(1)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from kvatlas_events.kafka_server import Client
 
@@ -40,6 +40,7 @@ class KafkaLane:
         self._partition = partition
         self._stored = stored
         self._pending = deque[_Pending]()
+        self._ending: list[_Pending] = []  # of which the last record is in the batch under way
         self._pump: asyncio.Task[None] | None = None
         self.failed = False
         """The producer gave a batch up: what it sends after that may be refused too."""
@@ -55,36 +56,34 @@ class KafkaLane:
             self._pump = asyncio.create_task(self._send_all())
         return pending.stored
 
-    async def close(self) -> None:
-        """Give up what is queued."""
-        if self._pump is not None and not self._pump.done():
+    def close(self) -> None:
+        """Give up what is on its way: whoever waits for it is told at once."""
+        if self._pump is not None:
             self._pump.cancel()
-            await asyncio.wait([self._pump])
+        self._fail(KafkaConnectionError("the producer was given up"))
 
     async def _send_all(self) -> None:
-        complete: list[_Pending] = []
         try:
-            while (batch := self._fill(complete)) is not None:
+            while (batch := self._fill()) is not None:
                 sent = await self._producer.send_batch(
                     batch, self._topic, partition=self._partition
                 )
                 self._stored(self._partition, (await sent).offset)
-                for each in complete:
+                for each in self._ending:
                     _resolve(each, None)
-                complete = []
+                self._ending.clear()
         except KafkaError as error:
             self.failed = True
-            for each in [*complete, *self._pending]:
-                _resolve(each, error)
-            self._pending.clear()
-        except asyncio.CancelledError:
-            for each in [*complete, *self._pending]:
-                each.stored.cancel()
-            self._pending.clear()
-            raise
+            self._fail(error)
 
-    def _fill(self, complete: list[_Pending]) -> Client | None:
-        """Return a batch of what is queued, and in `complete` what ends in it; None: nothing is."""
+    def _fail(self, error: KafkaError) -> None:
+        for each in [*self._ending, *self._pending]:
+            _resolve(each, error)
+        self._ending.clear()
+        self._pending.clear()
+
+    def _fill(self) -> Client | None:
+        """Return a batch of what is queued, and note what ends in it; None: nothing is queued."""
         batch: Client = self._producer.create_batch()
         while self._pending:
             first = self._pending[0]
@@ -96,7 +95,7 @@ class KafkaLane:
                 break  # full; an empty one takes a record of any size
             first.batched += 1
             if first.batched == len(first.records):
-                complete.append(self._pending.popleft())
+                self._ending.append(self._pending.popleft())
         batch.close()
         return batch if batch.record_count() else None
 

@@ -114,7 +114,7 @@ class KafkaWriter:
     async def _drop(self) -> None:
         producer, self._producer = self._producer, None
         for lane in self._lanes.values():
-            await lane.close()
+            lane.close()
         self._lanes = {}
         if producer is not None:
             await self._server.abandon(producer)
@@ -254,7 +254,7 @@ class KafkaReader:
     async def _drop(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            await consumer.stop()
+            await self._server.dispose(consumer.stop)
 
 
 @lru_cache(maxsize=65_536)

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaClient, AIOKafkaConsumer, AIOKafkaProducer
@@ -137,11 +137,22 @@ class KafkaServer:
         return consumer
 
     async def abandon(self, producer: Client) -> None:
-        """Stop a producer without waiting for what it may still want to send."""
-        await producer.client.close()  # nothing more goes out
+        """Stop a producer, and with it what it may still want to send."""
         # The library's own stop waits until all is stored, which may be for ever.
-        producer._message_accumulator.fail_all(KafkaConnectionError("abandoned"))  # noqa: SLF001
-        await producer.stop()
+        producer._message_accumulator.fail_all(KafkaConnectionError("given up"))  # noqa: SLF001
+
+        async def stop() -> None:
+            await producer.client.close()  # ends the wait for answers
+            await producer.stop()
+
+        await self.dispose(stop)
+
+    async def dispose(self, stop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Stop an object of the library; it goes on behind a caller who is cancelled."""
+        stopping = asyncio.create_task(stop())
+        self._undoing.add(stopping)
+        stopping.add_done_callback(self._undoing.discard)
+        await asyncio.wait([stopping], timeout=self.answer_s)
 
     async def close(self) -> None:
         """Let go of the connection that asks for topics."""
@@ -149,7 +160,7 @@ class KafkaServer:
         if client is not None:
             await client.close()
         if self._undoing:
-            await asyncio.wait(self._undoing)
+            await asyncio.wait(self._undoing, timeout=self.answer_s)
 
     async def _open(self, start: Callable[[], Any], stop: Callable[[], Any]) -> None:
         """Start an object of the library, or stop it if that fails.
