@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from aiokafka import TopicPartition
-from aiokafka.errors import OffsetOutOfRangeError
+from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError
 from aiokafka.partitioner import murmur2  # pyright: ignore[reportUnknownVariableType] - the same
 
 from kvatlas_events.kafka_lane import KafkaLane
@@ -24,6 +24,8 @@ from kvatlas_events.record_worker import worker_of_record
 
 _LOOK_S = 5.0
 """How long a busy writer or reader may work without asking whether the topic is still the same."""
+_OFFSETS_S = 3.0
+"""The library asks again and again for offsets; an outage shall be known sooner than leases end."""
 _SLICE_RECORDS_MAX = 2_048
 
 
@@ -204,8 +206,12 @@ class KafkaReader:
     async def _place(self, consumer: Client, unplaced: set[int]) -> None:
         """Compare each partition's next offset with what the partition holds, and move it."""
         wanted = [TopicPartition(self._topic, each) for each in self._partitions]
-        begins = await consumer.beginning_offsets(wanted)
-        ends = await consumer.end_offsets(wanted)
+        try:
+            async with asyncio.timeout(min(_OFFSETS_S, self._server.answer_s)):
+                begins = await consumer.beginning_offsets(wanted)
+                ends = await consumer.end_offsets(wanted)
+        except TimeoutError:
+            raise KafkaConnectionError("the partitions' leaders do not answer") from None
         for each in wanted:
             begin, end = begins[each], ends[each]
             goes_on = self._next.setdefault(each.partition, begin)
