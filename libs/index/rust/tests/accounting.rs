@@ -2,7 +2,8 @@
 //!
 //! A file of its own, because the allocator is the whole process's and other tests would be counted as well.
 //!
-//! `unsafe` here: the allocator, which counts and passes everything on to the system's.
+//! `unsafe` here: the allocator. Sound because it counts and passes every call on to the system's, whose promises
+//! it so keeps; every test of this file runs on it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
