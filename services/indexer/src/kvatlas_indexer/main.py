@@ -161,7 +161,7 @@ async def reading(
 
 def transport_name(url: str, number: int) -> str:
     """Name a log in metrics and leases: its scheme, and its place if it is not the first."""
-    scheme = "grpc" if url.startswith("grpc") else "redis"
+    scheme = url.partition(":")[0].replace("rediss", "redis")
     return scheme if number == 0 or scheme == "grpc" else f"{scheme}_{number}"
 
 
