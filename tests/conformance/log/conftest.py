@@ -6,6 +6,7 @@ the server that KVATLAS_TEST_KAFKA=HOST:PORT names; else the tests that need one
 
 import gc
 import os
+import uuid
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
@@ -15,7 +16,10 @@ import docker
 import pytest
 from docker.errors import DockerException
 
+from kvatlas_events import LogPosition, LogReader, LogWriter
 from kvatlas_events.embedded_kafka import EmbeddedKafka
+from kvatlas_events.kafka_log import KafkaReader, KafkaWriter
+from kvatlas_events.kafka_server import KafkaServer
 
 Kafka = Callable[[], tuple[str, EmbeddedKafka | None]]
 """Starts the server at the first call. HOST:PORT, and the server if it is ours to stop."""
@@ -67,3 +71,48 @@ def kafka() -> Generator[Kafka, None, None]:
             return found[0]
 
         yield server
+
+
+class KafkaTransport:
+    """A cell of its own on a server that all tests share; only a test that restarts it stops it."""
+
+    position = "0:5"
+
+    def __init__(self, address: str, server: EmbeddedKafka | None) -> None:
+        self.address = address
+        self.server = server
+        self.ours_to_stop = server is not None
+        self.cell = f"test-{uuid.uuid4().hex}"
+        self.open: list[LogWriter | LogReader] = []
+
+    async def start(self) -> None:
+        if self.server is not None and self.server.pid is None:
+            self.server.start()  # blocks; nothing of the test has to go on meanwhile
+
+    async def stop(self) -> None:
+        if self.server is not None:
+            self.server.kill()
+
+    def writer(self) -> LogWriter:
+        writer = KafkaWriter(self._view(), cell=self.cell)
+        self.open.append(writer)
+        return writer
+
+    def reader(self, position: LogPosition | None = None) -> LogReader:
+        reader = KafkaReader(self._view(), cell=self.cell, position=position)
+        self.open.append(reader)
+        return reader
+
+    def _view(self) -> KafkaServer:
+        # What is asked of a stopped server is given up soon.
+        return KafkaServer([self.address], answer_s=10 if self.server is None else 4)
+
+    async def close(self) -> None:
+        await self.start()  # for the tests that follow
+        for each in self.open:
+            await each.close()
+
+
+@pytest.fixture
+def kafka_transport(kafka: Kafka) -> Callable[[], KafkaTransport]:
+    return lambda: KafkaTransport(*kafka())

@@ -19,9 +19,6 @@ from grpc import aio
 
 from kvatlas_events import LogPosition, LogReader, LogUnavailable, LogWriter, RecordsRejected
 from kvatlas_events.embedded import EmbeddedValkey
-from kvatlas_events.embedded_kafka import EmbeddedKafka
-from kvatlas_events.kafka_log import KafkaReader, KafkaWriter
-from kvatlas_events.kafka_server import KafkaServer
 from kvatlas_events.memory import MemoryLog
 from kvatlas_events.redis_log import RedisReader, RedisWriter
 from kvatlas_events.redis_server import RedisServer
@@ -38,6 +35,7 @@ class Transport(Protocol):
 
     position: str
     """The form of a position's entry."""
+    ours_to_stop: bool
 
     async def start(self) -> None:
         """Start the server, without what it held before."""
@@ -50,8 +48,13 @@ class Transport(Protocol):
     def reader(self, position: LogPosition | None = None) -> LogReader: ...
 
 
+class KafkaTransport(Transport, Protocol):
+    async def close(self) -> None: ...
+
+
 class Memory:
     position = "5"
+    ours_to_stop = True
 
     def __init__(self) -> None:
         self.log = MemoryLog(records_max=512)
@@ -77,6 +80,7 @@ class Redis:
         # A stopped server keeps its port for the tests that start it late or again.
         self.server = EmbeddedValkey()
         self.fixed_url = url
+        self.ours_to_stop = url is None
         self.cell = f"test-{uuid.uuid4().hex}"
         self.open: list[LogWriter | LogReader] = []
         if url is None:
@@ -116,45 +120,6 @@ class Redis:
         self.server.stop()
 
 
-class Kafka:
-    """A cell of its own on a server that all tests share; only a test that restarts it stops it."""
-
-    position = "0:5"
-
-    def __init__(self, address: str, server: EmbeddedKafka | None) -> None:
-        self.address = address
-        self.server = server
-        self.cell = f"test-{uuid.uuid4().hex}"
-        self.open: list[LogWriter | LogReader] = []
-
-    async def start(self) -> None:
-        if self.server is not None and self.server.pid is None:
-            self.server.start()  # blocks; nothing of the test has to go on meanwhile
-
-    async def stop(self) -> None:
-        if self.server is not None:
-            self.server.kill()
-
-    def writer(self) -> LogWriter:
-        writer = KafkaWriter(self._view(), cell=self.cell)
-        self.open.append(writer)
-        return writer
-
-    def reader(self, position: LogPosition | None = None) -> LogReader:
-        reader = KafkaReader(self._view(), cell=self.cell, position=position)
-        self.open.append(reader)
-        return reader
-
-    def _view(self) -> KafkaServer:
-        # What is asked of a stopped server is given up soon.
-        return KafkaServer([self.address], answer_s=10 if self.server is None else 4)
-
-    async def close(self) -> None:
-        await self.start()  # for the tests that follow
-        for each in self.open:
-            await each.close()
-
-
 class Ingest(indexer_pb2_grpc.IndexerServicer):
     def __init__(self, log: MemoryLog) -> None:
         self.log = log
@@ -170,6 +135,7 @@ class Ingest(indexer_pb2_grpc.IndexerServicer):
 
 class Grpc:
     position = "5"
+    ours_to_stop = True
 
     def __init__(self) -> None:
         self.log = MemoryLog()
@@ -207,7 +173,7 @@ class Grpc:
     params=["memory", "redis", "kafka", "grpc", *(["redis by URL"] if REDIS_BY_URL else [])],
 )
 async def stopped(
-    request: pytest.FixtureRequest, kafka: Callable[[], tuple[str, EmbeddedKafka | None]]
+    request: pytest.FixtureRequest, kafka_transport: Callable[[], "KafkaTransport"]
 ) -> AsyncGenerator[Transport, None]:
     """A transport whose server has an address and need not run yet."""
     match request.param:
@@ -220,7 +186,7 @@ async def stopped(
             yield transport
             await transport.close()
         case "kafka":
-            on_kafka = Kafka(*kafka())
+            on_kafka = kafka_transport()
             yield on_kafka
             await on_kafka.close()
         case kind:
@@ -238,12 +204,9 @@ async def transport(stopped: Transport) -> Transport:
 @pytest.fixture
 async def restartable(stopped: Transport) -> Transport:
     """A transport whose server does not run yet."""
-    if isinstance(stopped, Kafka) and stopped.server is None:
-        pytest.skip("the Kafka server that these tests were given is not ours to stop")
-    if isinstance(stopped, Redis) and stopped.fixed_url is not None:
-        pytest.skip("the server that KVATLAS_TEST_REDIS names is not ours to stop")
-    if isinstance(stopped, Kafka):
-        await stopped.stop()
+    if not stopped.ours_to_stop:
+        pytest.skip("the server that these tests were given is not ours to stop")
+    await stopped.stop()
     return stopped
 
 
