@@ -16,7 +16,7 @@ class IndexerSettings(ServiceSettings):
         default=("grpc:",),
         min_length=1,
         description="event log to read: grpc: (publishers push to this indexer), redis://H:P, "
-        "rediss://H:P; several at once feed one index",
+        "rediss://H:P, kafka://H:P,H:P; several at once feed one index",
     )
     model: str = Field(min_length=1, description="the one model of the cell")
     block_size: int = Field(gt=0, lt=2**32, description="tokens per block, equal in the whole cell")
