@@ -88,7 +88,8 @@ class PublisherSettings(ServiceSettings):
     block_size: BlockSize | None = Field(default=None, description="the cell's tokens per block")
     cell: str = Field(default="default", min_length=1, description="the cell's name")
     log: tuple[str, ...] = Field(
-        default=(), description="where events go: redis://H:P, kafka://H:P, grpc://H:P,H:P; repeatable"
+        default=(),
+        description="where events go: redis://H:P, kafka://H:P, grpc://H:P,H:P; repeatable",
     )
     role: Literal["", "prefill", "decode"] = ""
     labels: dict[str, str] = Field(default_factory=dict[str, str])
