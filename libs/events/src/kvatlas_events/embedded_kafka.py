@@ -35,7 +35,7 @@ _JVM = (
 )
 
 # kafka-tools-api is declared by the server's artifact, but not published.
-_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+_POM = f"""<project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>kvatlas</groupId><artifactId>embedded-kafka</artifactId><version>1</version>
   <packaging>pom</packaging>
