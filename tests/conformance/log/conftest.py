@@ -82,6 +82,7 @@ class KafkaTransport:
         self.address = address
         self.server = server
         self.ours_to_stop = server is not None
+        self.repeats_what_was_given_up = True
         self.cell = f"test-{uuid.uuid4().hex}"
         self.open: list[LogWriter | LogReader] = []
 

@@ -36,6 +36,8 @@ class Transport(Protocol):
     position: str
     """The form of a position's entry."""
     ours_to_stop: bool
+    repeats_what_was_given_up: bool
+    """Whether an append that failed may be stored all the same, ahead of its retry."""
 
     async def start(self) -> None:
         """Start the server, without what it held before."""
@@ -55,6 +57,7 @@ class KafkaTransport(Transport, Protocol):
 class Memory:
     position = "5"
     ours_to_stop = True
+    repeats_what_was_given_up = False
 
     def __init__(self) -> None:
         self.log = MemoryLog(records_max=512)
@@ -81,6 +84,7 @@ class Redis:
         self.server = EmbeddedValkey()
         self.fixed_url = url
         self.ours_to_stop = url is None
+        self.repeats_what_was_given_up = False
         self.cell = f"test-{uuid.uuid4().hex}"
         self.open: list[LogWriter | LogReader] = []
         if url is None:
@@ -136,6 +140,7 @@ class Ingest(indexer_pb2_grpc.IndexerServicer):
 class Grpc:
     position = "5"
     ours_to_stop = True
+    repeats_what_was_given_up = False
 
     def __init__(self) -> None:
         self.log = MemoryLog()
@@ -353,8 +358,9 @@ async def test_writer_and_reader_go_on_after_a_restart(restartable: Transport) -
     got = [b""]
     while got[-1] != b"after":
         got += await read(reader, 1)
-    # What was given up during the outage may have been stored after it: repeated, and in order.
-    assert [record for record, _ in itertools.groupby(got[1:])] == [b"during", b"after"]
+    if restartable.repeats_what_was_given_up:
+        got = [record for record, _ in itertools.groupby(got)]
+    assert got[1:] == [b"during", b"after"]
 
 
 async def test_a_cancelled_append_leaves_the_writer_usable(transport: Transport) -> None:
