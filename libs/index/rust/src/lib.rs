@@ -19,6 +19,8 @@
 //! 6. [`roster`] – worker slots, their lives, what is matchable now
 //! 7. [`sweep`] – removal of dead workers' memberships in bounded slices
 //! 8. [`grace`] – when memory and worker slots may be used again
+//!
+//! [`export`] reads whole sets out again, all of them in one pass.
 #![allow(
     rustdoc::private_intra_doc_links,
     reason = "the module list above is for readers of the source"
@@ -27,6 +29,7 @@
 mod answer;
 mod bitmap;
 mod counters;
+mod export;
 mod find;
 mod gather;
 mod grace;
@@ -44,6 +47,7 @@ mod zeroed;
 
 pub use answer::Matches;
 pub use counters::Events;
+pub use export::Blocks;
 pub use index::Index;
 pub use query::{FindOptions, Query};
 pub use types::{

@@ -167,7 +167,8 @@ impl Tables {
             };
             kind != Kind::Anywhere || !self.has(Kind::OffDevice, m)
         };
-        table.held_by(slot).filter(on_tier).collect()
+        let held = table.held().filter(|(_, set)| set.contains(slot));
+        held.map(|(hash, _)| hash).filter(on_tier).collect()
     }
 
     fn remove_device(&mut self, shared: &Shared, dirs: &Directories, m: Member) -> Changed {

@@ -232,13 +232,11 @@ impl ShardTable {
         most_keys(capacity) - self.room
     }
 
-    /// Every hash that `slot` holds.
-    pub fn held_by(&self, slot: u16) -> impl Iterator<Item = u64> {
+    /// Every hash that has holders, with them.
+    pub fn held(&self) -> impl Iterator<Item = (u64, Set<'_>)> {
         let slots = self.slots.as_ref().map_or(&[][..], Zeroed::as_slice);
-        slots
-            .iter()
-            .filter(move |entry| entry.set().contains(slot))
-            .map(Slot::key)
+        let entries = slots.iter().map(|entry| (entry.key(), entry.set()));
+        entries.filter(|(_, set)| !set.is_empty())
     }
 
     /// Copies what counts into a new generation of fitting size, announces it, retires the old.
