@@ -21,12 +21,14 @@
 //! limits, whatever ids a record claims.
 
 mod assembly;
+mod resume;
 mod types;
 
 use std::collections::BTreeMap;
 
 use assembly::{Assembly, Progress};
 pub use assembly::{Digest, SnapshotPart, TIERS};
+pub use resume::Place;
 pub use types::{
     Closing, EPOCH_AHEAD_MS_MAX, Elapsed, Events, Limits, Speaker, Standing, Step, Verdict,
 };

@@ -362,14 +362,35 @@ Global___WorkerPosition: _TypeAlias = WorkerPosition  # noqa: Y015
 
 @_typing.final
 class DumpRequest(_message.Message):
+    """Rows by (worker_id, dp_rank, tier), hashes ascending; every worker has a row of the device tier,
+    and one of each other tier that it holds blocks on. A row has at most 65,536 hashes: a larger set
+    takes several rows, each with the count and the digest of all of them. Every set is exactly the
+    effect of the events up to its event_id. Equal states give equal bytes.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
+
+    WORKERS_FIELD_NUMBER: _builtins.int
+    DIGESTS_FIELD_NUMBER: _builtins.int
+    RESUMABLE_FIELD_NUMBER: _builtins.int
+    digests: _builtins.bool
+    """without the hashes: counts and digests, added up from the sets themselves"""
+    resumable: _builtins.bool
+    """with what a replica starts from besides: log positions, a WorkerResume each"""
+    @_builtins.property
+    def workers(self) -> _containers.RepeatedCompositeFieldContainer[_events_pb2.Worker]:
+        """only these; none: all"""
 
     def __init__(
         self,
+        *,
+        workers: _abc.Iterable[_events_pb2.Worker] | None = ...,
+        digests: _builtins.bool = ...,
+        resumable: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests", "resumable", b"resumable", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -394,6 +415,98 @@ class DumpResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DumpResponse: _TypeAlias = DumpResponse  # noqa: Y015
+
+@_typing.final
+class WorkerResume(_message.Message):
+    """What a replica that starts needs of a worker besides its set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Standing:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _StandingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[WorkerResume._Standing.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        STANDING_UNSPECIFIED: WorkerResume._Standing.ValueType  # 0
+        """malformed"""
+        STANDING_WHOLE: WorkerResume._Standing.ValueType  # 1
+        STANDING_RECOVERING: WorkerResume._Standing.ValueType  # 2
+        STANDING_ENGINE_GONE: WorkerResume._Standing.ValueType  # 3
+        STANDING_PUBLISHER_LEAVING: WorkerResume._Standing.ValueType  # 4
+
+    class Standing(_Standing, metaclass=_StandingEnumTypeWrapper): ...
+    STANDING_UNSPECIFIED: WorkerResume.Standing.ValueType  # 0
+    """malformed"""
+    STANDING_WHOLE: WorkerResume.Standing.ValueType  # 1
+    STANDING_RECOVERING: WorkerResume.Standing.ValueType  # 2
+    STANDING_ENGINE_GONE: WorkerResume.Standing.ValueType  # 3
+    STANDING_PUBLISHER_LEAVING: WorkerResume.Standing.ValueType  # 4
+
+    @_typing.final
+    class Heard(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        TRANSPORT_FIELD_NUMBER: _builtins.int
+        APPENDED_UNIX_MS_FIELD_NUMBER: _builtins.int
+        BEAT_UNIX_MS_FIELD_NUMBER: _builtins.int
+        transport: _builtins.str
+        appended_unix_ms: _builtins.int
+        """of the newest record, by the log's clock"""
+        beat_unix_ms: _builtins.int
+        """of the newest heartbeat; 0: none"""
+        def __init__(
+            self,
+            *,
+            transport: _builtins.str = ...,
+            appended_unix_ms: _builtins.int = ...,
+            beat_unix_ms: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["appended_unix_ms", b"appended_unix_ms", "beat_unix_ms", b"beat_unix_ms", "transport", b"transport"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    KNOWN_EVENT_ID_FIELD_NUMBER: _builtins.int
+    STANDING_FIELD_NUMBER: _builtins.int
+    BASE_LOST_FIELD_NUMBER: _builtins.int
+    OPENED_EMPTY_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_FIELD_NUMBER: _builtins.int
+    HEARD_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.int
+    known_event_id: _builtins.int
+    """the highest known to exist"""
+    standing: Global___WorkerResume.Standing.ValueType
+    base_lost: _builtins.bool
+    """only a snapshot can tell what the set is"""
+    opened_empty: _builtins.bool
+    """the set before event 1 was empty"""
+    @_builtins.property
+    def heartbeat(self) -> _events_pb2.Heartbeat:
+        """the newest"""
+
+    @_builtins.property
+    def heard(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerResume.Heard]: ...
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.int = ...,
+        known_event_id: _builtins.int = ...,
+        standing: Global___WorkerResume.Standing.ValueType = ...,
+        base_lost: _builtins.bool = ...,
+        opened_empty: _builtins.bool = ...,
+        heartbeat: _events_pb2.Heartbeat | None = ...,
+        heard: _abc.Iterable[Global___WorkerResume.Heard] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_lost", b"base_lost", "heard", b"heard", "heartbeat", b"heartbeat", "instance_id", b"instance_id", "known_event_id", b"known_event_id", "opened_empty", b"opened_empty", "standing", b"standing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerResume: _TypeAlias = WorkerResume  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):
