@@ -6,21 +6,27 @@
 //! 4. [`find`] – ask, and check every answer
 //! 5. [`latency`] – what the answers took
 //!
-//! [`hashing`] is apart from these: it loads nothing but a core.
+//! [`hashing`] and [`index`] are apart from these: they load nothing but this process.
 
 mod fill;
 mod find;
 mod flags;
 mod fleet;
 mod hashing;
+mod index;
 mod latency;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use find::Measured;
+use kvatlas_baselines::counting::Counting;
 use flags::{Flags, HELP};
 use fleet::Fleet;
+
+/// Counts bytes in use for the index benchmark; two adds to a word per allocation.
+#[global_allocator]
+static COUNTING: Counting = Counting::new();
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -32,6 +38,9 @@ fn main() -> ExitCode {
     }
     if words[0] == "hashing" {
         return hashing_bench(&words[1..]);
+    }
+    if let Some(exit) = index::command(&words[0], &words[1..]) {
+        return exit;
     }
     let flags = match Flags::read(&words[1..]) {
         Ok(flags) => flags,

@@ -24,7 +24,7 @@
 
 use thiserror::Error;
 
-pub use crate::stream_writer::Recorder;
+pub use crate::stream_writer::{Recorder, StreamSink};
 
 /// What the format says of all its streams.
 pub(crate) const MAGIC: [u8; 8] = *b"KVOPS\0\0\0";

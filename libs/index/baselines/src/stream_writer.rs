@@ -1,9 +1,9 @@
-//! Recording an operation stream and writing it out.
+//! Recording an operation stream and writing it out: in memory, or straight to a file.
 
-use std::io::Write;
+use std::io::{Seek, SeekFrom, Write};
 
 use crate::opstream::{
-    HEADER_BYTES, MAGIC, Op, OpStream, Record, Shape, StreamError, Totals, VERSION,
+    HEADER_BYTES, MAGIC, Op, OpStream, RECORD_WORDS, Record, Shape, StreamError, Totals, VERSION,
 };
 
 /// Collects records in order of time; the header follows from them.
@@ -32,37 +32,14 @@ impl Recorder {
     /// than 2³² - 1 blocks, or has a parent whose sequence hash is 0, which the format uses for "none".
     pub fn record(&mut self, record: Record<'_>) -> Result<(), StreamError> {
         let Self { stream } = self;
-        let hashes = record.op.hashes();
-        let parent = match record.op {
-            Op::Store { parent, .. } => parent,
-            Op::Query(_) | Op::Remove(_) => None,
-        };
-        let fault = if record.time_ns < stream.span_ns {
-            Some("its time is before that of the record before it")
-        } else if record.worker >= stream.shape.workers {
-            Some("it names a worker that the stream does not have")
-        } else if u32::try_from(hashes.len()).is_err() {
-            Some("it has more blocks than 32 bits count")
-        } else if parent == Some(0) {
-            Some("its parent's hash is 0, which stands for no parent")
-        } else {
-            None
-        };
-        if let Some(reason) = fault {
-            let number = stream.totals.records.iter().sum();
-            return Err(StreamError::Unrecordable { number, reason });
-        }
-        let kind = record.op.kind();
-        stream.words.extend([
-            record.time_ns,
-            u64::from(record.worker) << 32 | kind as u64,
-            hashes.len() as u64,
-            parent.unwrap_or(0),
-        ]);
-        stream.words.extend(hashes);
-        stream.totals.records[kind] += 1;
-        stream.totals.blocks[kind] += hashes.len() as u64;
-        stream.span_ns = record.time_ns;
+        let head = enter(
+            &record,
+            &stream.shape,
+            &mut stream.totals,
+            &mut stream.span_ns,
+        )?;
+        stream.words.extend(head);
+        stream.words.extend(record.op.hashes());
         Ok(())
     }
 
@@ -73,49 +50,144 @@ impl Recorder {
     }
 }
 
+/// Checks a record against those before it, counts it, and gives the words it begins with.
+fn enter(
+    record: &Record<'_>,
+    shape: &Shape,
+    totals: &mut Totals,
+    last_ns: &mut u64,
+) -> Result<[u64; RECORD_WORDS], StreamError> {
+    let hashes = record.op.hashes();
+    let parent = match record.op {
+        Op::Store { parent, .. } => parent,
+        Op::Query(_) | Op::Remove(_) => None,
+    };
+    let fault = if record.time_ns < *last_ns {
+        Some("its time is before that of the record before it")
+    } else if record.worker >= shape.workers {
+        Some("it names a worker that the stream does not have")
+    } else if u32::try_from(hashes.len()).is_err() {
+        Some("it has more blocks than 32 bits count")
+    } else if parent == Some(0) {
+        Some("its parent's hash is 0, which stands for no parent")
+    } else {
+        None
+    };
+    if let Some(reason) = fault {
+        let number = totals.records.iter().sum();
+        return Err(StreamError::Unrecordable { number, reason });
+    }
+    let kind = record.op.kind();
+    totals.records[kind] += 1;
+    totals.blocks[kind] += hashes.len() as u64;
+    *last_ns = record.time_ns;
+    Ok([
+        record.time_ns,
+        u64::from(record.worker) << 32 | kind as u64,
+        hashes.len() as u64,
+        parent.unwrap_or(0),
+    ])
+}
+
+/// Writes records to a file as they come, for streams that need not fit into memory. The header's place
+/// is filled by [`StreamSink::finish`]; until then no reader takes the file for a stream.
+pub struct StreamSink<W> {
+    sink: W,
+    shape: Shape,
+    totals: Totals,
+    span_ns: u64,
+    written: u64,
+}
+
+impl<W: Write + Seek> StreamSink<W> {
+    /// Begins a stream at the start of `sink`. Buffer it: it gets eight bytes at a time.
+    ///
+    /// # Errors
+    /// Those of the sink.
+    pub fn new(mut sink: W, shape: Shape) -> Result<Self, StreamError> {
+        sink.write_all(&[0; HEADER_BYTES]).map_err(failed(0))?;
+        Ok(Self {
+            sink,
+            shape,
+            totals: Totals::default(),
+            span_ns: 0,
+            written: HEADER_BYTES as u64,
+        })
+    }
+
+    /// Appends a record.
+    ///
+    /// # Errors
+    /// As [`Recorder::record`], and those of the sink.
+    pub fn record(&mut self, record: Record<'_>) -> Result<(), StreamError> {
+        let head = enter(
+            &record,
+            &self.shape,
+            &mut self.totals,
+            &mut self.span_ns,
+        )?;
+        for word in head.iter().chain(record.op.hashes()) {
+            self.sink
+                .write_all(&word.to_le_bytes())
+                .map_err(failed(self.written))?;
+            self.written += 8;
+        }
+        Ok(())
+    }
+
+    /// Puts the header in its place; what the stream has, and the time of its last record in ns.
+    ///
+    /// # Errors
+    /// Those of the sink.
+    pub fn finish(mut self) -> Result<(Totals, u64), StreamError> {
+        let header = header(&self.shape, &self.totals, self.span_ns);
+        self.sink.seek(SeekFrom::Start(0)).map_err(failed(0))?;
+        self.sink.write_all(&header).map_err(failed(0))?;
+        self.sink.flush().map_err(failed(self.written))?;
+        Ok((self.totals, self.span_ns))
+    }
+}
+
+fn failed(offset: u64) -> impl Fn(std::io::Error) -> StreamError {
+    move |source| StreamError::Io { offset, source }
+}
+
 impl OpStream {
     /// Writes the whole stream. Buffer the sink: it gets eight bytes at a time.
     ///
     /// # Errors
     /// Those of the sink.
     pub fn write(&self, mut sink: impl Write) -> Result<(), StreamError> {
-        let header = self.header();
-        let failed = |at: usize| {
-            move |source| StreamError::Io {
-                offset: at as u64,
-                source,
-            }
-        };
+        let header = header(&self.shape, &self.totals, self.span_ns);
         sink.write_all(&header).map_err(failed(0))?;
         for (at, word) in self.words.iter().enumerate() {
-            let written = HEADER_BYTES + 8 * at;
+            let written = HEADER_BYTES as u64 + 8 * at as u64;
             sink.write_all(&word.to_le_bytes())
                 .map_err(failed(written))?;
         }
-        let end = HEADER_BYTES + 8 * self.words.len();
+        let end = HEADER_BYTES as u64 + 8 * self.words.len() as u64;
         sink.flush().map_err(failed(end))
     }
+}
 
-    fn header(&self) -> Vec<u8> {
-        let shape = &self.shape;
-        let mut bytes = Vec::with_capacity(HEADER_BYTES);
-        bytes.extend(MAGIC);
-        for short in [
-            VERSION,
-            HEADER_BYTES as u32,
-            shape.workers,
-            shape.block_tokens,
-            shape.id_tokens,
-            shape.replicas,
-        ] {
-            bytes.extend(short.to_le_bytes());
-        }
-        let records = self.totals.records.iter().sum();
-        let longs = [shape.capacity, shape.seed, records, self.span_ns];
-        let counts = self.totals.records.into_iter().chain(self.totals.blocks);
-        for long in longs.into_iter().chain(counts).chain([shape.flags, 0]) {
-            bytes.extend(long.to_le_bytes());
-        }
-        bytes
+fn header(shape: &Shape, totals: &Totals, span_ns: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(HEADER_BYTES);
+    bytes.extend(MAGIC);
+    for short in [
+        VERSION,
+        HEADER_BYTES as u32,
+        shape.workers,
+        shape.block_tokens,
+        shape.id_tokens,
+        shape.replicas,
+    ] {
+        bytes.extend(short.to_le_bytes());
     }
+    let records = totals.records.iter().sum();
+    let longs = [shape.capacity, shape.seed, records, span_ns];
+    let counts = totals.records.into_iter().chain(totals.blocks);
+    for long in longs.into_iter().chain(counts).chain([shape.flags, 0]) {
+        bytes.extend(long.to_le_bytes());
+    }
+    bytes
 }

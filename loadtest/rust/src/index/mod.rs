@@ -1,0 +1,57 @@
+//! The index benchmark's native half: one stream made, one trial played, per process.
+//!
+//! 1. [`args`] – command lines
+//! 2. [`trace`], [`cache`], [`timeline`] – a trace, the mock engines' caches, the stream made of them
+//! 3. [`target`] – the index under test: any design, or the flat index as services use it
+//! 4. [`pace`], [`play`] – when a record is due; the issuing thread and those that apply
+//! 5. [`verify`] – whether the answers are right afterwards
+//! 6. [`stream_command`], [`play_command`] – what the subcommands read and print
+
+mod args;
+mod cache;
+
+
+
+mod stream_command;
+
+mod timeline;
+mod trace;
+
+
+use std::process::ExitCode;
+
+/// Why a subcommand ended early.
+pub enum Refusal {
+    /// The command line is wrong.
+    Usage(String),
+    /// What it names cannot be read, written, or trusted.
+    Failed(String),
+}
+
+impl From<String> for Refusal {
+    fn from(problem: String) -> Self {
+        Self::Usage(problem)
+    }
+}
+
+/// Runs the subcommand, if it is one of these.
+pub fn command(name: &str, words: &[String]) -> Option<ExitCode> {
+    let done = match name {
+        "index-stream" => stream_command::run(words),
+        _ => return None,
+    };
+    Some(match done {
+        Ok(line) => {
+            println!("{line}");
+            ExitCode::SUCCESS
+        }
+        Err(Refusal::Usage(problem)) => {
+            eprintln!("kvatlas-loadgen {name}: {problem}");
+            ExitCode::from(2)
+        }
+        Err(Refusal::Failed(problem)) => {
+            eprintln!("kvatlas-loadgen {name}: {problem}");
+            ExitCode::FAILURE
+        }
+    })
+}
