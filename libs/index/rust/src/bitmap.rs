@@ -11,16 +11,16 @@
 //! was replaced; pins ([`crate::grace`]) span every read. Checked by `bitmap::tests`,
 //! `tests/differential.rs` (reuse against a model) and `tests/stress.rs` (reuse under readers).
 
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::counters::{Counters, count};
 use crate::grace::Grace;
 use crate::set::{spilled_parts, spilled_word};
 use crate::zeroed::Zeroed;
 
-const FIRST_CHUNK_WORDS: usize = 64;
+const FIRST_CHUNK_WORDS: usize = crate::sync::sized(64, 2);
 const LARGEST_CHUNK_WORDS: usize = 1 << 16;
 
 /// The bits of a bitmap: worker slot `s` is bit `s % 64` of word `s / 64`.

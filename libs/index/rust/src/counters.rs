@@ -3,7 +3,7 @@
 //! Tests assert by them that a history reached growth, spill and reuse; services export them.
 //! All are relaxed: they order nothing.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use crate::sync::tally::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 macro_rules! events {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {

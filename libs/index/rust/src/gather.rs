@@ -8,7 +8,7 @@
 //! between its neighbours: within the set above it, and around the one below. So each worker ends at
 //! exactly one depth, also when writers change the table in between.
 
-use std::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::Ordering::Relaxed;
 
 use crate::bitmap::Ones;
 use crate::set::{Holders, Set};

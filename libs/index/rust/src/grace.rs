@@ -14,13 +14,12 @@
 //! counts itself anew, or a later step sees the reader. Pinning costs two atomic adds, on a line that
 //! few threads share; there is nothing to register and nothing to clean up when a thread ends.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Mutex, sized, tally, thread_number};
 
-const STRIPES: usize = 32;
+const STRIPES: usize = sized(32, 2);
 /// Retired bytes from which on whoever retires more also looks for what has passed. Below it that is
 /// left to the sweep: looking touches every stripe, and a worker's end should cost next to nothing.
 const COLLECT_ABOVE_BYTES: usize = 64 << 10;
@@ -46,7 +45,7 @@ pub(crate) struct Grace {
     now: AtomicU64,
     stripes: Box<[Stripe]>,
     limbo: Mutex<VecDeque<Retired>>,
-    limbo_bytes: AtomicUsize,
+    limbo_bytes: tally::AtomicUsize,
 }
 
 /// While it lives, nothing that its holder can reach is freed or used again.
@@ -66,7 +65,7 @@ impl Grace {
             now: AtomicU64::new(1),
             stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
             limbo: Mutex::new(VecDeque::new()),
-            limbo_bytes: AtomicUsize::new(0),
+            limbo_bytes: tally::AtomicUsize::new(0),
         }
     }
 
@@ -168,17 +167,7 @@ impl Grace {
 /// threads off each other's cache line, so it may be shared by all indexes of a process.
 #[inline]
 fn stripe_of_this_thread() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static MINE: Cell<Option<usize>> = const { Cell::new(None) };
-    }
-    MINE.with(|mine| {
-        mine.get().unwrap_or_else(|| {
-            let stripe = NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES;
-            mine.set(Some(stripe));
-            stripe
-        })
-    })
+    thread_number() % STRIPES
 }
 
 #[cfg(test)]

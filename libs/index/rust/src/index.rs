@@ -4,8 +4,6 @@
 //! writing the first, so that misses overlap. Every call is pinned from start to end: nothing it can reach
 //! is freed or used again meanwhile, neither memory nor worker slots.
 
-use parking_lot::Mutex;
-
 use crate::answer::Matches;
 use crate::counters::{Counters, Events};
 use crate::find;
@@ -16,6 +14,7 @@ use crate::rights::Shards;
 use crate::roster::{Change, Roster};
 use crate::shard_table::Shared;
 use crate::sweep::Sweeper;
+use crate::sync::{Mutex, tally};
 use crate::table::{BATCH, Directory};
 use crate::types::{
     IndexConfig, IndexError, MemoryUse, SlotId, SlotSummary, Sweep, Tier, WorkerKey,
@@ -172,9 +171,7 @@ impl Index {
             counters,
             ..
         } = &self.shared;
-        let load = |bytes: &std::sync::atomic::AtomicUsize| {
-            bytes.load(std::sync::atomic::Ordering::Relaxed)
-        };
+        let load = |bytes: &tally::AtomicUsize| bytes.load(tally::Ordering::Relaxed);
         let directories: usize = self.directories.iter().map(Directory::bytes).sum();
         MemoryUse {
             tables: load(&counters.table_bytes),

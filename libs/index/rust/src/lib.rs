@@ -41,6 +41,7 @@ mod roster;
 mod set;
 mod shard_table;
 mod sweep;
+mod sync;
 mod table;
 mod types;
 mod zeroed;

@@ -13,7 +13,7 @@
 //!
 //! All tables of one hash lie in the same shard, which has one writer at a time.
 
-use std::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::Ordering::Relaxed;
 
 use crate::grace::Pin;
 use crate::shard_table::{ShardTable, Shared, Target};

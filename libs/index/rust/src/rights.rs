@@ -8,15 +8,12 @@
 //! `unsafe` here: the tables behind either lock. Sound because `Sole` holds `all` exclusively, and `Shared`
 //! holds `all` shared and the shard's own lock. Checked by `tests/stress.rs` (several writers and the sweep).
 
-use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-
 use crate::membership::Tables;
+use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, UnsafeCell, sized};
 
 /// Rights that are taken as shared after two writers have met, before all shards are asked for again.
-const SHARED_AFTER_MEETING: u32 = 256;
+const SHARED_AFTER_MEETING: u32 = sized(256, 1) as u32;
 
 /// A shard: all its tables, and the lock of writers who share the index.
 #[derive(Default)]
@@ -108,7 +105,9 @@ impl Rights<'_> {
         let _guard = (!self.is_sole()).then(|| shard.lock.lock());
         // SAFETY: sole rights exclude every other `Rights`, or else this shard's lock is held; and
         // `&mut self` keeps `write` from entering the same shard again.
-        write(unsafe { &mut *shard.tables.get() })
+        shard
+            .tables
+            .with_mut(|tables| write(unsafe { &mut *tables }))
     }
 }
 

@@ -12,16 +12,15 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
-
-use parking_lot::Mutex;
+use std::sync::Arc;
 
 use crate::grace::{Grace, Pin};
 use crate::set::MAX_SLOTS;
+use crate::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Guarded, Mutex, OnceLock, leaving, sized, tally};
 use crate::types::{IndexError, SlotId, SlotSummary, Tier, WorkerKey};
 
-const RECORDS_PER_CHUNK: usize = 64;
+const RECORDS_PER_CHUNK: usize = sized(64, 4);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
@@ -73,6 +72,14 @@ pub(crate) struct View {
     pub alive: Box<[u64]>,
     /// Has every slot that is alive.
     pub order: Arc<Order>,
+    guard: Guarded,
+}
+
+#[cfg(loom)]
+impl crate::sync::HasGuard for View {
+    fn guard(&self) -> &Guarded {
+        &self.guard
+    }
 }
 
 struct Registry {
@@ -104,6 +111,7 @@ impl Roster {
         let view = Arc::new(View {
             alive: Box::default(),
             order: Arc::clone(&order),
+            guard: Guarded::default(),
         });
         Self {
             records: (0..MAX_SLOTS / RECORDS_PER_CHUNK)
@@ -262,7 +270,9 @@ impl Roster {
     pub fn view<'p>(&self, _pin: &'p Pin<'_>) -> &'p View {
         // SAFETY: the pointer came from `Arc::into_raw`; the count behind it is given up, in
         // `show`, through the grace period, which the pin holds back.
-        unsafe { &*self.view.load(Ordering::Acquire) }
+        let view = unsafe { &*self.view.load(Ordering::Acquire) };
+        view.guard.read();
+        view
     }
 
     /// Adds (or takes away) what a call changed for a slot that is known to be writable.
@@ -377,13 +387,14 @@ impl Roster {
         let view = Arc::new(View {
             alive,
             order: Arc::clone(&registry.order),
+            guard: Guarded::default(),
         });
         let bytes = size_of::<View>() + size_of_val(&*view.alive);
         let old = self
             .view
             .swap(Arc::into_raw(view).cast_mut(), Ordering::AcqRel);
         // SAFETY: `old` came from `Arc::into_raw`, and the swap took over its count.
-        grace.retire(unsafe { Arc::from_raw(old.cast_const()) }, bytes);
+        grace.retire(leaving(unsafe { Arc::from_raw(old.cast_const()) }), bytes);
     }
 }
 
@@ -397,7 +408,7 @@ impl Drop for Roster {
 impl Order {
     fn of(taken: &BTreeSet<(WorkerKey, u16)>, used: usize) -> Self {
         // Buffers of look-ups outlive indexes, so editions are counted by the process. From 1.
-        static EDITIONS: AtomicU64 = AtomicU64::new(0);
+        static EDITIONS: tally::AtomicU64 = tally::AtomicU64::new(0);
         let mut rank = vec![0; used].into_boxed_slice();
         let mut owned = vec![0; used.div_ceil(64)].into_boxed_slice();
         for (place, &(_, slot)) in taken.iter().enumerate() {

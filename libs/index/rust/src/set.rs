@@ -19,12 +19,12 @@
 //! because only a slot borrowed from a protected table makes one ([`Set::from_word`] has the terms).
 //! Checked by `tests/differential.rs` and `tests/stress.rs`.
 
-use std::sync::atomic::AtomicU64;
+use crate::sync::atomic::AtomicU64;
 
 use crate::bitmap;
 
 /// Worker slots there can be.
-pub(crate) const MAX_SLOTS: usize = 1 << ID_BITS;
+pub(crate) const MAX_SLOTS: usize = crate::sync::sized(1 << ID_BITS, 128);
 /// Workers that fit into the word itself.
 pub(crate) const MAX_INLINE: usize = 4;
 

@@ -9,8 +9,8 @@
 //! before it is announced until after its successor is, and then goes to the grace period's limbo.
 //! Checked by `tests/differential.rs` and `tests/stress.rs`.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::AtomicU64;
+use crate::sync::atomic::Ordering::Relaxed;
 
 use crate::bitmap::{self, Arena};
 use crate::counters::{Counters, count, count_many};

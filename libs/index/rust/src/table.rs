@@ -19,8 +19,8 @@
 //! array of the capacity it states, and a retired array is freed only after a grace period that the
 //! reader's pin holds back. Checked by `tests/stress.rs` and `tests/differential.rs`.
 
+use crate::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::grace::Pin;
 use crate::set::Set;
@@ -38,7 +38,20 @@ pub(crate) struct Slot {
 }
 
 // SAFETY: two atomics; zero bytes are the vacant slot.
-unsafe impl Zeroable for Slot {}
+unsafe impl Zeroable for Slot {
+    #[cfg(loom)]
+    fn zero() -> Self {
+        Self {
+            key: AtomicU64::new(0),
+            word: AtomicU64::new(0),
+        }
+    }
+    #[cfg(loom)]
+    fn end(&mut self) {
+        self.key.end();
+        self.word.end();
+    }
+}
 
 impl Slot {
     #[inline]
@@ -66,10 +79,10 @@ impl Slot {
 }
 
 /// Slots in a cache line, the unit of probing.
-const SLOTS_PER_LINE: usize = 4;
+const SLOTS_PER_LINE: usize = crate::sync::sized(4, 2);
 /// Lines that overflow into each other before they do into those after them. Larger groups are full less
 /// often, so that searches end soon even in tables that are nearly so.
-const LINES_PER_GROUP: usize = 4;
+const LINES_PER_GROUP: usize = crate::sync::sized(4, 2);
 const SLOTS_PER_GROUP: usize = SLOTS_PER_LINE * LINES_PER_GROUP;
 
 /// Blocks whose searches are fetched together.

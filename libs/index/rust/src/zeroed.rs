@@ -7,9 +7,9 @@
 //! of atomics (`Zeroable`), for which zero bytes are valid, and freed once, in `drop`.
 //! Checked by `zeroed::tests` and, through everything above it, by `tests/stress.rs`.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use crate::sync::atomic::AtomicU64;
+use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64;
 
 const LINE_BYTES: usize = 64;
 
@@ -17,10 +17,26 @@ const LINE_BYTES: usize = 64;
 ///
 /// # Safety
 /// All-zero bytes are a valid value, the type needs no drop, is not zero-sized, and is `Sync`.
-pub(crate) unsafe trait Zeroable: Sync {}
+pub(crate) unsafe trait Zeroable: Sync {
+    /// A model's atomics are not made of zero bytes, but one by one.
+    #[cfg(loom)]
+    fn zero() -> Self;
+    /// Their memory is freed.
+    #[cfg(loom)]
+    fn end(&mut self);
+}
 
 // SAFETY: an integer behind an atomic; zero is a value like any other.
-unsafe impl Zeroable for AtomicU64 {}
+unsafe impl Zeroable for AtomicU64 {
+    #[cfg(loom)]
+    fn zero() -> Self {
+        Self::new(0)
+    }
+    #[cfg(loom)]
+    fn end(&mut self) {
+        Self::end(self);
+    }
+}
 
 pub(crate) struct Zeroed<T: Zeroable> {
     first: NonNull<T>,
@@ -42,6 +58,11 @@ impl<T: Zeroable> Zeroed<T> {
         let Some(first) = NonNull::new(memory.cast::<T>()) else {
             handle_alloc_error(layout)
         };
+        #[cfg(loom)]
+        for at in 0..len {
+            // SAFETY: within the memory just allocated, which nobody else knows.
+            unsafe { first.add(at).write(T::zero()) };
+        }
         Self { first, len }
     }
 
@@ -70,10 +91,23 @@ impl<T: Zeroable> Zeroed<T> {
     }
 }
 
+#[cfg(not(loom))]
 impl<T: Zeroable> Drop for Zeroed<T> {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this very layout, and dropped once.
-        unsafe { dealloc(self.first.as_ptr().cast(), Self::layout(self.len)) }
+        unsafe { std::alloc::dealloc(self.first.as_ptr().cast(), Self::layout(self.len)) }
+    }
+}
+
+#[cfg(loom)]
+impl<T: Zeroable> Drop for Zeroed<T> {
+    fn drop(&mut self) {
+        for at in 0..self.len {
+            // SAFETY: within the array, of which the owner is the last user; the model checks that it is.
+            unsafe { (*self.first.as_ptr().add(at)).end() };
+        }
+        let memory = self.first.as_ptr().cast();
+        crate::sync::bury(crate::sync::Grave::new(memory, Self::layout(self.len)));
     }
 }
 

@@ -1,0 +1,321 @@
+//! The same under `loom`, which runs a test in every order of its threads' accesses, and lets every load return every
+//! value that the memory model allows.
+//!
+//! `loom` and not a scheduler of threads alone (such as `shuttle`), because the question is as much which
+//! orderings are needed as which interleavings are right: only `loom` lets a relaxed load be late. Three things are
+//! added to it:
+//!
+//! - It takes a `SeqCst` load for an acquiring one, which is too weak for the epoch and its counters. Here such a load
+//!   always has the newest value and acquires it, without publishing anything of its own. That is what it means where, as
+//!   there, the stores it must not miss are `SeqCst` read-modify-writes: in one interleaving the accesses have one order.
+//! - It does not know that memory is freed. Here what is dropped through the grace period is checked for having been
+//!   read last *before* that (in the sense of happens-before), is kept, and may not be touched again.
+//! - `OnceLock`, which it lacks.
+
+use std::alloc::{Layout, dealloc};
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+pub(crate) use loom::sync::{RwLockReadGuard, RwLockWriteGuard};
+
+thread_local! {
+    /// What was dropped in this run of the model. All its threads are one thread of the machine.
+    static GRAVEYARD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps memory that the run may still, by mistake, touch.
+pub(crate) fn bury(item: impl Any) {
+    GRAVEYARD.with_borrow_mut(|graves| graves.push(Box::new(item)));
+}
+
+/// Memory to be given back when the run is over.
+pub(crate) struct Grave {
+    memory: *mut u8,
+    layout: Layout,
+}
+
+impl Grave {
+    pub fn new(memory: *mut u8, layout: Layout) -> Self {
+        Self { memory, layout }
+    }
+}
+
+impl Drop for Grave {
+    fn drop(&mut self) {
+        // SAFETY: made by the one owner of memory of that layout, when it ended.
+        unsafe { dealloc(self.memory, self.layout) };
+    }
+}
+
+/// To be called first in every run.
+#[cfg(test)]
+pub(crate) fn fresh_graveyard() {
+    GRAVEYARD.with_borrow_mut(Vec::clear);
+}
+
+pub(crate) mod atomic {
+    use super::Alive;
+    use loom::sync::atomic as modelled;
+    pub(crate) use loom::sync::atomic::AtomicPtr;
+    pub(crate) use std::sync::atomic::Ordering;
+
+    macro_rules! integer {
+        ($name:ident, $int:ty) => {
+            #[derive(Default)]
+            pub(crate) struct $name {
+                value: modelled::$name,
+                alive: Alive,
+            }
+
+            #[allow(dead_code, reason = "the same surface for every width")]
+            impl $name {
+                #[track_caller]
+                pub fn new(value: $int) -> Self {
+                    Self {
+                        value: modelled::$name::new(value),
+                        alive: Alive::default(),
+                    }
+                }
+
+                #[track_caller]
+                pub fn load(&self, order: Ordering) -> $int {
+                    self.alive.check();
+                    if order == Ordering::SeqCst {
+                        // An exchange that can't succeed has the newest value and stores nothing.
+                        let newest = self.value.compare_exchange(
+                            <$int>::MAX,
+                            <$int>::MAX,
+                            Ordering::Acquire,
+                            Ordering::Acquire,
+                        );
+                        newest.unwrap_or_else(|value| value)
+                    } else {
+                        self.value.load(order)
+                    }
+                }
+
+                #[track_caller]
+                pub fn store(&self, value: $int, order: Ordering) {
+                    self.alive.check();
+                    self.value.store(value, order);
+                }
+
+                #[track_caller]
+                pub fn fetch_add(&self, by: $int, order: Ordering) -> $int {
+                    self.alive.check();
+                    self.value.fetch_add(by, order)
+                }
+
+                #[track_caller]
+                pub fn fetch_sub(&self, by: $int, order: Ordering) -> $int {
+                    self.alive.check();
+                    self.value.fetch_sub(by, order)
+                }
+
+                #[track_caller]
+                pub fn fetch_or(&self, bits: $int, order: Ordering) -> $int {
+                    self.alive.check();
+                    self.value.fetch_or(bits, order)
+                }
+
+                #[track_caller]
+                pub fn fetch_and(&self, bits: $int, order: Ordering) -> $int {
+                    self.alive.check();
+                    self.value.fetch_and(bits, order)
+                }
+
+                #[track_caller]
+                pub fn fetch_xor(&self, bits: $int, order: Ordering) -> $int {
+                    self.alive.check();
+                    self.value.fetch_xor(bits, order)
+                }
+
+                #[track_caller]
+                pub fn compare_exchange(
+                    &self,
+                    current: $int,
+                    new: $int,
+                    success: Ordering,
+                    failure: Ordering,
+                ) -> Result<$int, $int> {
+                    self.alive.check();
+                    self.value.compare_exchange(current, new, success, failure)
+                }
+
+                /// Its memory is freed: every access must have happened before.
+                #[track_caller]
+                pub fn end(&mut self) {
+                    self.value.with_mut(|_| ());
+                    self.alive.end();
+                }
+            }
+        };
+    }
+
+    integer!(AtomicU32, u32);
+    integer!(AtomicU64, u64);
+    integer!(AtomicUsize, usize);
+}
+
+/// Whether the memory it lies in may still be read.
+#[derive(Default)]
+struct Alive {
+    ended: Cell<bool>,
+}
+
+impl Alive {
+    #[track_caller]
+    fn check(&self) {
+        assert!(!self.ended.get(), "memory was used after it was freed");
+    }
+
+    fn end(&self) {
+        self.ended.set(true);
+    }
+}
+
+// SAFETY: all threads of a model are one thread of the machine, and nothing switches between them in `Alive`.
+unsafe impl Sync for Alive {}
+
+#[derive(Default)]
+pub(crate) struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
+
+impl<T> UnsafeCell<T> {
+    #[track_caller]
+    pub fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
+        self.0.with_mut(access)
+    }
+}
+
+/// Part of what is published by a pointer and retired through the grace period.
+#[derive(Default)]
+pub(crate) struct Guarded {
+    reads: loom::cell::UnsafeCell<()>,
+    alive: Alive,
+}
+
+impl Guarded {
+    #[track_caller]
+    pub fn read(&self) {
+        self.alive.check();
+        self.reads.with(|_| ());
+    }
+}
+
+// SAFETY: as for `Alive`; the cell holds nothing.
+unsafe impl Sync for Guarded {}
+
+/// What has a [`Guarded`] in it.
+pub(crate) trait HasGuard {
+    fn guard(&self) -> &Guarded;
+}
+
+/// To be retired: its end is checked when this is dropped.
+pub(crate) fn leaving<T: HasGuard + 'static>(item: Arc<T>) -> Leaving<T> {
+    Leaving(Some(item))
+}
+
+pub(crate) struct Leaving<T: HasGuard + 'static>(Option<Arc<T>>);
+
+impl<T: HasGuard + 'static> Drop for Leaving<T> {
+    fn drop(&mut self) {
+        if let Some(item) = self.0.take() {
+            if !std::thread::panicking() {
+                item.guard().reads.with_mut(|_| ());
+            }
+            item.guard().alive.end();
+            bury(item);
+        }
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub fn new(value: T) -> Self {
+        Self(loom::sync::Mutex::new(value))
+    }
+
+    #[track_caller]
+    pub fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+        // A model ends with its first panic, so no lock outlives one.
+        self.0.lock().unwrap()
+    }
+}
+
+pub(crate) struct RwLock<T>(loom::sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    pub fn new(value: T) -> Self {
+        Self(loom::sync::RwLock::new(value))
+    }
+
+    #[track_caller]
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read().unwrap()
+    }
+
+    #[track_caller]
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        self.0.try_write().ok()
+    }
+}
+
+/// Written once, under a lock; whoever sees that it is written sees what was written.
+pub(crate) struct OnceLock<T> {
+    written: atomic::AtomicU32,
+    lock: Mutex<()>,
+    value: std::sync::OnceLock<T>,
+}
+
+impl<T> OnceLock<T> {
+    pub fn new() -> Self {
+        Self {
+            written: atomic::AtomicU32::new(0),
+            lock: Mutex::new(()),
+            value: std::sync::OnceLock::new(),
+        }
+    }
+
+    pub fn get(&self) -> Option<&T> {
+        if self.written.load(atomic::Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.value.get()
+    }
+
+    pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
+        if let Some(value) = self.get() {
+            return value;
+        }
+        let _one_at_a_time = self.lock.lock();
+        let value = self.value.get_or_init(make);
+        self.written.store(1, atomic::Ordering::Release);
+        value
+    }
+}
+
+/// The number that `loom` gave the thread: the test's own is 0, then in the order of spawning.
+pub(crate) fn thread_number() -> usize {
+    let mut number = Number(0);
+    loom::thread::current().id().hash(&mut number);
+    number.0
+}
+
+/// A hasher that keeps the last number it is given, which of a thread's id is the thread's.
+struct Number(usize);
+
+impl Hasher for Number {
+    fn write(&mut self, _: &[u8]) {}
+
+    fn write_usize(&mut self, number: usize) {
+        self.0 = number;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 as u64
+    }
+}
