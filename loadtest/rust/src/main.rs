@@ -20,9 +20,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use find::Measured;
-use kvatlas_baselines::counting::Counting;
 use flags::{Flags, HELP};
 use fleet::Fleet;
+use kvatlas_baselines::counting::Counting;
 
 /// Counts bytes in use for the index benchmark; two adds to a word per allocation.
 #[global_allocator]
@@ -39,7 +39,7 @@ fn main() -> ExitCode {
     if words[0] == "hashing" {
         return hashing_bench(&words[1..]);
     }
-    if let Some(exit) = index::command(&words[0], &words[1..]) {
+    if let Some(exit) = index::command(&words[0], &words[1..], &COUNTING) {
         return exit;
     }
     let flags = match Flags::read(&words[1..]) {

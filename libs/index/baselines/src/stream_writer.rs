@@ -120,12 +120,7 @@ impl<W: Write + Seek> StreamSink<W> {
     /// # Errors
     /// As [`Recorder::record`], and those of the sink.
     pub fn record(&mut self, record: Record<'_>) -> Result<(), StreamError> {
-        let head = enter(
-            &record,
-            &self.shape,
-            &mut self.totals,
-            &mut self.span_ns,
-        )?;
+        let head = enter(&record, &self.shape, &mut self.totals, &mut self.span_ns)?;
         for word in head.iter().chain(record.op.hashes()) {
             self.sink
                 .write_all(&word.to_le_bytes())

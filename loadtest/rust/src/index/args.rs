@@ -29,7 +29,9 @@ impl Args {
                 args.switches.push(name.to_owned());
                 twice
             } else {
-                let value = words.next().ok_or_else(|| format!("--{name} has no value"))?;
+                let value = words
+                    .next()
+                    .ok_or_else(|| format!("--{name} has no value"))?;
                 args.values.insert(name.to_owned(), value.clone()).is_some()
             };
             if twice {
@@ -155,8 +157,16 @@ mod tests {
         assert!(error("--limit 1 --limit 1").contains("twice"));
         let mut some = args("--limit x --workers 0 --share 1 --what 1").unwrap();
         assert!(some.number("limit", 0).unwrap_err().contains("--limit x"));
-        assert!(some.positive("workers", 1).unwrap_err().contains("at least 1"));
-        assert!(some.share("share", 0.0, 1.0).unwrap_err().contains("below 1"));
+        assert!(
+            some.positive("workers", 1)
+                .unwrap_err()
+                .contains("at least 1")
+        );
+        assert!(
+            some.share("share", 0.0, 1.0)
+                .unwrap_err()
+                .contains("below 1")
+        );
         assert!(some.text("out").unwrap_err().contains("--out is required"));
         assert!(some.done().unwrap_err().contains("--what is no flag"));
     }

@@ -159,7 +159,9 @@ mod tests {
         let mut plain: VecDeque<u64> = VecDeque::new();
         let mut draw = 1u64;
         for round in 0..20_000u64 {
-            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(round | 1);
+            draw = draw
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(round | 1);
             let hash = (draw >> 33) % 90;
             assert_eq!(cache.contains(hash), plain.contains(&hash));
             cache.touch(hash);

@@ -3,22 +3,25 @@
 //! 1. [`args`] – command lines
 //! 2. [`trace`], [`cache`], [`timeline`] – a trace, the mock engines' caches, the stream made of them
 //! 3. [`target`] – the index under test: any design, or the flat index as services use it
-//! 4. [`pace`], [`play`] – when a record is due; the issuing thread and those that apply
+//! 4. [`pace`], [`play`], [`cpu`] – when a record is due; the issuing thread, those that apply, their cost
 //! 5. [`verify`] – whether the answers are right afterwards
 //! 6. [`stream_command`], [`play_command`] – what the subcommands read and print
 
 mod args;
 mod cache;
-
-
-
+mod cpu;
+mod pace;
+mod play;
+mod play_command;
 mod stream_command;
-
+mod target;
 mod timeline;
 mod trace;
-
+mod verify;
 
 use std::process::ExitCode;
+
+use kvatlas_baselines::counting::Counting;
 
 /// Why a subcommand ended early.
 pub enum Refusal {
@@ -35,9 +38,11 @@ impl From<String> for Refusal {
 }
 
 /// Runs the subcommand, if it is one of these.
-pub fn command(name: &str, words: &[String]) -> Option<ExitCode> {
+pub fn command(name: &str, words: &[String], allocator: &Counting) -> Option<ExitCode> {
     let done = match name {
         "index-stream" => stream_command::run(words),
+        "index-play" => play_command::run(words, allocator),
+        "index-designs" => play_command::designs(words),
         _ => return None,
     };
     Some(match done {

@@ -38,9 +38,8 @@ pub fn run(words: &[String]) -> Result<String, Refusal> {
     let hub_share = args.share("hub-share", 0.01, 1.0)?;
     let making = making(&mut args)?;
     args.done()?;
-    let failed = |path: &str, problem: &dyn std::fmt::Display| {
-        Refusal::Failed(format!("{path}: {problem}"))
-    };
+    let failed =
+        |path: &str, problem: &dyn std::fmt::Display| Refusal::Failed(format!("{path}: {problem}"));
     let file = File::open(&trace_path).map_err(|error| failed(&trace_path, &error))?;
     let trace = Trace::read(BufReader::new(file), hub_share, making.without_hubs)
         .map_err(|error| failed(&trace_path, &error))?;
@@ -61,23 +60,27 @@ pub fn run(words: &[String]) -> Result<String, Refusal> {
 }
 
 fn making(args: &mut Args) -> Result<Making, Refusal> {
-    let making = Making {
-        workers: args.positive("workers", 1_000)?,
-        block_tokens: args.positive("block-size", 128)?,
-        replicas: args.positive("replicas", 30)?,
-        capacity: args.positive("capacity", 16_384)?,
-        seed: args.number("seed", 1)?,
-        without_hubs: args.switch("without-hubs"),
-        by_request: !args.first_of("assign", ["session", "request"])?,
-        span_ms: match args.optional("span-ms") {
-            None => None,
-            Some(text) => Some(text.parse().ok().filter(|&ms: &u64| ms > 0).ok_or_else(
-                || format!("--span-ms {text}: a whole number of milliseconds from 1"),
-            )?),
-        },
-    };
+    let making =
+        Making {
+            workers: args.positive("workers", 1_000)?,
+            block_tokens: args.positive("block-size", 128)?,
+            replicas: args.positive("replicas", 30)?,
+            capacity: args.positive("capacity", 16_384)?,
+            seed: args.number("seed", 1)?,
+            without_hubs: args.switch("without-hubs"),
+            by_request: !args.first_of("assign", ["session", "request"])?,
+            span_ms: match args.optional("span-ms") {
+                None => None,
+                Some(text) => Some(text.parse().ok().filter(|&ms: &u64| ms > 0).ok_or_else(
+                    || format!("--span-ms {text}: a whole number of milliseconds from 1"),
+                )?),
+            },
+        };
     if ID_TOKENS % making.block_tokens != 0 {
-        let problem = format!("--block-size {}: not a divisor of {ID_TOKENS}", making.block_tokens);
+        let problem = format!(
+            "--block-size {}: not a divisor of {ID_TOKENS}",
+            making.block_tokens
+        );
         return Err(Refusal::Usage(problem));
     }
     if making.capacity >= 1 << 30 {

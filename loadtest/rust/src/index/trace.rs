@@ -117,7 +117,10 @@ fn request(line: &str) -> Result<Request, String> {
         let here = left.min(u64::from(ID_TOKENS)) as u32;
         left -= u64::from(here);
         let known = id.as_u64().filter(|&id| id < ID_END);
-        Ok((known.ok_or_else(|| format!("hash_ids holds {id}, not a whole number from 0"))?, here))
+        Ok((
+            known.ok_or_else(|| format!("hash_ids holds {id}, not a whole number from 0"))?,
+            here,
+        ))
     });
     Ok(Request {
         timestamp_ms,

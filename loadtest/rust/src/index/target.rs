@@ -1,0 +1,186 @@
+//! The index under test, as a trial calls it.
+//!
+//! Every design is called through the trait that they all share. The flat index is called as its users
+//! call it: worker slots known beforehand, sequence hashes into a buffer of the thread's own, answers as
+//! the index gives them; its options exist only here.
+
+use kvatlas_baselines::catalogue::Design;
+use kvatlas_baselines::{Answer, PrefixIndex};
+use kvatlas_hashing::sequence_step;
+use kvatlas_index::{FindOptions, Index, IndexConfig, Matches, Query, SlotId, Tier, WorkerKey};
+
+/// Name of the flat index in the catalogue.
+pub const FLAT: &str = "flat index";
+
+/// What a thread keeps from call to call.
+#[derive(Default)]
+pub struct Scratch {
+    answer: Answer,
+    matches: Matches,
+    hashes: Vec<u64>,
+}
+
+/// An index that a trial plays a stream on. As in [`PrefixIndex`], the calls about one worker come in order.
+pub trait Target: Sync {
+    /// The worker holds these blocks, which follow the one of hash `parent`.
+    fn store(&self, scratch: &mut Scratch, worker: u32, parent: Option<u64>, chunks: &[u64]);
+    /// The worker no longer holds these.
+    fn remove(&self, worker: u32, hashes: &[u64]);
+    /// Looks a prompt up; what was found stays in `scratch`.
+    fn find(&self, scratch: &mut Scratch, chunks: &[u64]);
+    /// What was found last, as (worker, depth), sorted.
+    fn found(&self, scratch: &Scratch) -> Vec<(u32, u32)>;
+    /// Returns when all is applied, and what was put off is done.
+    fn settle(&self);
+    /// Bytes in use by its own account, if it takes memory past the allocator.
+    fn accounted_bytes(&self) -> Option<usize>;
+}
+
+/// Any design, through the common trait.
+pub struct Common(pub Box<dyn PrefixIndex>);
+
+impl Target for Common {
+    fn store(&self, _: &mut Scratch, worker: u32, parent: Option<u64>, chunks: &[u64]) {
+        self.0.store(worker, parent, chunks);
+    }
+
+    fn remove(&self, worker: u32, hashes: &[u64]) {
+        self.0.remove(worker, hashes);
+    }
+
+    fn find(&self, scratch: &mut Scratch, chunks: &[u64]) {
+        self.0.find(chunks, &mut scratch.answer);
+    }
+
+    fn found(&self, scratch: &Scratch) -> Vec<(u32, u32)> {
+        let found = scratch.answer.matches.iter();
+        let mut found: Vec<_> = found.map(|m| (m.worker, m.depth)).collect();
+        found.sort_unstable();
+        found
+    }
+
+    fn settle(&self) {
+        self.0.settle();
+    }
+
+    fn accounted_bytes(&self) -> Option<usize> {
+        self.0.accounted_bytes()
+    }
+}
+
+/// The flat index.
+pub struct Flat {
+    index: Index,
+    slots: Vec<SlotId>,
+    options: FindOptions,
+}
+
+impl Flat {
+    /// An empty one of so many workers, all matchable.
+    ///
+    /// # Errors
+    /// If the index has no room for them.
+    pub fn new(config: IndexConfig, options: FindOptions, workers: u32) -> Result<Self, String> {
+        let index = Index::new(config);
+        let slots = (0..workers).map(|worker| {
+            let slot = index.allocate(WorkerKey {
+                worker_id: worker.into(),
+                dp_rank: 0,
+            })?;
+            index.publish(slot);
+            Ok(slot)
+        });
+        let slots = slots.collect::<Result<_, kvatlas_index::IndexError>>();
+        Ok(Self {
+            slots: slots.map_err(|error| error.to_string())?,
+            index,
+            options,
+        })
+    }
+
+    /// A table that has room for so many blocks from the start.
+    pub fn sized_for(blocks: u64) -> IndexConfig {
+        let config = IndexConfig::default();
+        IndexConfig {
+            initial_slots_per_shard: (blocks + blocks / 2) as usize >> config.shard_bits,
+            ..config
+        }
+    }
+}
+
+impl Target for Flat {
+    fn store(&self, scratch: &mut Scratch, worker: u32, parent: Option<u64>, chunks: &[u64]) {
+        let mut last = parent;
+        scratch.hashes.clear();
+        scratch.hashes.extend(chunks.iter().map(|&chunk| {
+            let hash = last.map_or(chunk, |parent| sequence_step(parent, chunk));
+            last = Some(hash);
+            hash
+        }));
+        self.index
+            .store(self.slots[worker as usize], Tier::Device, &scratch.hashes);
+    }
+
+    fn remove(&self, worker: u32, hashes: &[u64]) {
+        self.index
+            .remove(self.slots[worker as usize], Tier::Device, hashes);
+    }
+
+    fn find(&self, scratch: &mut Scratch, chunks: &[u64]) {
+        let query = Query::ChunkHashes(chunks);
+        self.index.find(query, &self.options, &mut scratch.matches);
+    }
+
+    fn found(&self, scratch: &Scratch) -> Vec<(u32, u32)> {
+        let Matches {
+            workers, depths, ..
+        } = &scratch.matches;
+        // Worker ids were made of 32 bits.
+        let workers = workers.iter().map(|key| key.worker_id as u32);
+        let mut found: Vec<_> = workers.zip(depths.iter().copied()).collect();
+        found.sort_unstable();
+        found
+    }
+
+    fn settle(&self) {
+        const SLICE: usize = 4096;
+        while self.index.sweep(SLICE).more {
+            std::thread::yield_now();
+        }
+    }
+
+    fn accounted_bytes(&self) -> Option<usize> {
+        Some(self.index.memory_bytes().total())
+    }
+}
+
+/// What only the flat index can be told.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Options {
+    /// Most workers an answer names; 0 for all.
+    pub limit: usize,
+    /// Answers are pairs of slot and depth, else ordered ids.
+    pub pairs: bool,
+    /// Verify every depth.
+    pub exact: bool,
+    /// Blocks to make room for beforehand.
+    pub sized_for: Option<u64>,
+}
+
+/// An empty index of a design.
+///
+/// # Errors
+/// If it has no room for so many workers.
+pub fn make(design: &Design, options: &Options, workers: u32) -> Result<Box<dyn Target>, String> {
+    if design.name != FLAT {
+        return Ok(Box::new(Common((design.make)())));
+    }
+    let find = FindOptions {
+        limit: options.limit,
+        exact: options.exact,
+    };
+    let config = options
+        .sized_for
+        .map_or_else(IndexConfig::default, Flat::sized_for);
+    Ok(Box::new(Flat::new(config, find, workers)?))
+}
