@@ -33,7 +33,7 @@ pub use types::{
     Closing, EPOCH_AHEAD_MS_MAX, Elapsed, Events, Limits, Speaker, Standing, Step, Verdict,
 };
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum State {
     Whole,
     Recovering { since_ms: u64, given_up: bool },
@@ -41,7 +41,7 @@ enum State {
 }
 
 /// One worker's state machine. The caller owns the set; this owns what is held back.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Sequencer<P> {
     limits: Limits,
     speaker: Speaker,

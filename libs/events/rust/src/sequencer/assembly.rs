@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 pub const TIERS: usize = 4;
 
 /// Count and XOR of the sequence hashes of one tier.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Digest {
     /// Number of blocks.
     pub blocks: u64,
@@ -35,7 +35,7 @@ impl Digest {
 }
 
 /// One part of the whole set of a worker, copied at one event.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SnapshotPart {
     /// The last event whose effect the set holds.
     pub as_of: u64,
@@ -65,7 +65,7 @@ pub(super) enum Progress {
 }
 
 /// The parts of one `as_of` that have been seen.
-#[derive(Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Assembly {
     pub as_of: u64,
     parts: u32,

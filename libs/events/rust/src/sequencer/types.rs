@@ -6,7 +6,7 @@ use super::SnapshotPart;
 pub const EPOCH_AHEAD_MS_MAX: u64 = 600_000;
 
 /// Bounds of one worker's state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Limits {
     /// Batches held back while an earlier one is missing; the oldest goes first.
     pub hold_back_batches: usize,
@@ -21,7 +21,7 @@ pub struct Limits {
 }
 
 /// Who speaks: one life of a publisher's state, and the process that lives it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Speaker {
     /// One life of a publisher's state for the worker; a later one is larger.
     pub epoch: u64,
@@ -30,7 +30,7 @@ pub struct Speaker {
 }
 
 /// How an epoch ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Closing {
     /// The engine is gone, and the worker with it.
     EngineGone,
@@ -39,7 +39,7 @@ pub enum Closing {
 }
 
 /// Numbered events of one record, consecutive from `first_event_id`.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Events<P> {
     /// Id of the first event; at least 1.
     pub first_event_id: u64,
