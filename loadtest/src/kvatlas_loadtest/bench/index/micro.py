@@ -1,0 +1,1 @@
+"""Single calls of the index: the native generator's micro-benchmarks as rows."""

@@ -1,0 +1,224 @@
+"""Throughput against look-up p99, log axes, one panel a stream, every design by its name."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from kvatlas_chassis import FatalError
+from kvatlas_loadtest.bench.index.results import Result, Standing
+
+# matplotlib's own types leave much unknown, so figures and panels are `Any` here.
+_OURS = "#c2410c"
+_THEIRS = "#334155"
+_PANEL_INCHES = (7.6, 5.6)
+_DPI = 150
+_LABEL_POINTS = 8.5
+_KEY = (
+    "filled: the whole stream, hollow: its first part · round: exact, square: inexact as published"
+)
+_MARGIN = 0.35
+"""Of a panel's range, in decades, left free on every side for labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle in pixels."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def overlaps(self, other: "Box") -> bool:
+        """Whether they share any area."""
+        return (
+            self.left < other.right
+            and other.left < self.right
+            and self.bottom < other.top
+            and other.bottom < self.top
+        )
+
+    def within(self, other: "Box") -> bool:
+        """Whether it lies in the other."""
+        return (
+            other.left <= self.left
+            and self.right <= other.right
+            and other.bottom <= self.bottom
+            and self.top <= other.top
+        )
+
+
+def draw(standings: Sequence[Standing], file: Path) -> None:
+    """Write the picture as PNG; streams on which nothing kept up have an empty panel.
+
+    Raises:
+        FatalError: it cannot be written.
+    """
+    columns = 1 if len(standings) == 1 else 2
+    rows = max(1, math.ceil(len(standings) / columns))
+    width, height = _PANEL_INCHES
+    figure: Any = Figure(figsize=(width * columns, height * rows), dpi=_DPI, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    figure.suptitle("Block operations kept up, and look-ups at half that load", fontsize=13)
+    figure.supxlabel(_KEY, fontsize=9)
+    panels = [figure.add_subplot(rows, columns, at + 1) for at in range(len(standings))]
+    for panel, standing in zip(panels, standings, strict=True):
+        _points(panel, standing)
+    canvas.draw()  # places the panels, so that labels can be placed in pixels
+    for panel, standing in zip(panels, standings, strict=True):
+        _labels(panel, canvas, standing)
+    try:
+        figure.savefig(file)
+    except OSError as error:
+        raise FatalError(f"kvatlas bench: cannot write {file}: {error.strerror}") from None
+
+
+def _drawn(standing: Standing) -> list[tuple[Result, float, float]]:
+    """Designs with a place in the panel: M operations/s, and p99 in µs."""
+    return [
+        (result, result.block_ops_per_s / 1e6, result.lookup_us["p99"])
+        for result in standing.results
+        if result.window_ms
+        and result.block_ops_per_s
+        and result.lookup_us
+        and result.lookup_us["p99"] > 0
+    ]
+
+
+def _points(panel: Axes, standing: Standing) -> None:
+    any_panel: Any = panel
+    any_panel.set_title(standing.stream.title, fontsize=10.5, loc="left")
+    any_panel.set_xscale("log")
+    any_panel.set_yscale("log")
+    any_panel.set_xlabel("M block operations a second, kept up  (right is better)", fontsize=9)
+    any_panel.set_ylabel("look-up p99, µs  (down is better)", fontsize=9)
+    any_panel.grid(visible=True, which="major", color="#e2e8f0", linewidth=0.8)
+    for axis in (any_panel.xaxis, any_panel.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=20))
+        axis.set_major_formatter(FuncFormatter(_plain))
+        axis.set_minor_formatter(NullFormatter())
+    for side in ("top", "right"):
+        any_panel.spines[side].set_visible(False)
+    drawn = _drawn(standing)
+    if not drawn:
+        return
+    for result, throughput, p99 in drawn:
+        any_panel.plot(
+            throughput,
+            p99,
+            marker="o" if result.exact else "s",
+            markersize=8 if result.ours else 6.5,
+            markeredgecolor=_OURS if result.ours else _THEIRS,
+            markerfacecolor="white" if result.share < 1 else (_OURS if result.ours else _THEIRS),
+            linestyle="none",
+            zorder=3,
+        )
+    any_panel.set_xlim(*_range([throughput for _, throughput, _ in drawn]))
+    any_panel.set_ylim(*_range([p99 for _, _, p99 in drawn]))
+
+
+def _plain(value: float, _position: int) -> str:
+    return f"{value:g}"
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    spread = math.log10(max(values) / min(values))
+    margin = 10 ** max(_MARGIN, spread * 0.16)
+    return min(values) / margin, max(values) * margin
+
+
+def _labels(panel: Axes, canvas: FigureCanvasAgg, standing: Standing) -> None:
+    """Put each name at the nearest free place beside its point, with a line if that is far."""
+    any_panel: Any = panel
+    drawn = _drawn(standing)
+    area = any_panel.get_window_extent()
+    frame = Box(area.x0, area.y0, area.x1, area.y1)
+    points = [any_panel.transData.transform((x, y)) for _, x, y in drawn]
+    taken = [Box(x - 8, y - 8, x + 8, y + 8) for x, y in points]
+    # The densest points first: they have the fewest free places.
+    order = sorted(range(len(drawn)), key=lambda at: (_loneliness(points, at), at))
+    for at in order:
+        result, x, y = drawn[at]
+        text: Any = any_panel.annotate(
+            label(result),
+            xy=(x, y),
+            xytext=(0, 0),
+            textcoords="offset pixels",
+            fontsize=_LABEL_POINTS,
+            color=_OURS if result.ours else _THEIRS,
+            fontweight="bold" if result.ours else "normal",
+            zorder=4,
+        )
+        extent = text.get_window_extent(canvas.get_renderer())
+        dx, dy, box = free_place(
+            points[at], (extent.width, extent.height), taken=taken, frame=frame
+        )
+        taken.append(box)
+        text.set_position((dx, dy))
+        if abs((box.bottom + box.top) / 2 - points[at][1]) > extent.height / 2:
+            _leader(any_panel, points[at], box)
+
+
+def label(result: Result) -> str:
+    """A design's name in a panel."""
+    return result.label if result.share == 1 else f"{result.label} (first {result.share:.0%})"
+
+
+def _loneliness(points: Sequence[Any], at: int) -> float:
+    x, y = points[at]
+    return min((math.hypot(x - u, y - v) for i, (u, v) in enumerate(points) if i != at), default=0)
+
+
+def free_place(
+    point: tuple[float, float], size: tuple[float, float], *, taken: Sequence[Box], frame: Box
+) -> tuple[float, float, Box]:
+    """The nearest place for a label: its lower left corner from the point, and its box, in pixels.
+
+    Where all places are taken, the one beside the point.
+    """
+    width, height = size
+    x, y = point
+    places = [
+        (dx, dy, Box(x + dx, y + dy, x + dx + width, y + dy + height))
+        for dx, dy in _offsets(width, height)
+    ]
+    for dx, dy, box in places:
+        if box.within(frame) and not any(box.overlaps(other) for other in taken):
+            return dx, dy, box
+    return places[0]
+
+
+def _offsets(width: float, height: float) -> list[tuple[float, float]]:
+    """Places around a point, nearest first: right, left, above, below, then farther out."""
+    rings: list[tuple[float, float]] = []
+    for right, up in product((1, -1, 0), range(-12, 13)):
+        dx = {1: 14.0, -1: -14.0 - width, 0: -width / 2}[right]
+        dy = up * height * 0.9 - height / 2
+        if right or abs(up) > 1:
+            rings.append((dx, dy))
+    return sorted(
+        rings, key=lambda offset: abs(offset[1] + height / 2) + 0.1 * abs(offset[0] - 14.0)
+    )
+
+
+def _gap(point: tuple[float, float], box: Box) -> tuple[float, float]:
+    """From a point to the nearest place of a box."""
+    x, y = point
+    nearest_x = min(max(x, box.left), box.right)
+    nearest_y = min(max(y, box.bottom), box.top)
+    return nearest_x - x, nearest_y - y
+
+
+def _leader(panel: Any, point: tuple[float, float], box: Box) -> None:  # noqa: ANN401 - as above
+    dx, dy = _gap(point, box)
+    inverse = panel.transData.inverted()
+    ends = inverse.transform([point, (point[0] + dx, point[1] + dy)])
+    panel.plot(ends[:, 0], ends[:, 1], color="#94a3b8", linewidth=0.7, zorder=2)

@@ -1,0 +1,90 @@
+"""What was found out about the designs, stream by stream: the data of table, picture and rows."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kvatlas_loadtest.bench.index.streams import Stream
+
+FLAT = "flat index"
+"""The design of this project, as the generator names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One design on one stream. None: not measured; `note` says why.
+
+    Attributes:
+        label: the design, and what is special about how it was run.
+        ours: the flat index, in whatever setting.
+        exact: its answers are never wrong.
+        share: of the stream that was played, from its start.
+        window_ms: the shortest window that counts.
+        block_ops_per_s: kept up, at that window.
+        lookup_us: p50, p99 and p999 at half of that rate.
+        apply_ms: p50 and p99 at half of that rate.
+        store_ns: a block, at the highest rate; `remove_ns` too.
+        note: what else a reader must know; empty: nothing.
+    """
+
+    label: str
+    ours: bool
+    exact: bool
+    share: float = 1.0
+    window_ms: int | None = None
+    block_ops_per_s: float | None = None
+    lookup_us: dict[str, float] | None = None
+    apply_ms: dict[str, float] | None = None
+    bytes_per_membership: float | None = None
+    store_ns: float | None = None
+    remove_ns: float | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """All designs on one stream."""
+
+    stream: Stream
+    results: tuple[Result, ...]
+
+    @property
+    def best_baseline(self) -> Result | None:
+        """The baseline that keeps up with most, if any keeps up; the exact ones alone count."""
+        kept = [r for r in self.results if not r.ours and r.exact and r.window_ms is not None]
+        return max(kept, key=lambda result: result.block_ops_per_s or 0.0, default=None)
+
+    def result(self, label: str) -> Result | None:
+        """The design of that label, if it was measured here."""
+        return next((result for result in self.results if result.label == label), None)
+
+    def ratio(self, result: Result) -> float | None:
+        """How many times as much as the best baseline a design keeps up with."""
+        best = self.best_baseline
+        if best is None or not best.block_ops_per_s or result.window_ms is None:
+            return None
+        return (result.block_ops_per_s or 0.0) / best.block_ops_per_s
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        header = self.stream.header
+        return {
+            "stream": self.stream.kind,
+            "title": self.stream.title,
+            "workers": header.workers,
+            "block_size": header.block_tokens,
+            "replicas": header.replicas,
+            "capacity": header.capacity,
+            "seed": header.seed,
+            "block_ops": header.block_ops,
+            "from_share": self.stream.from_share,
+            "designs": [
+                asdict(result) | {"ratio_to_best_baseline": self.ratio(result)}
+                for result in self.results
+            ],
+        }
+
+
+def documents(standings: Sequence[Standing]) -> list[dict[str, Any]]:
+    """All streams as JSON."""
+    return [standing.document() for standing in standings]

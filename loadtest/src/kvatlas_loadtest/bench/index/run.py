@@ -1,0 +1,207 @@
+"""The whole benchmark: streams, races, what only the flat index is asked, tables and files."""
+
+import json
+import sys
+import tempfile
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib.resources import as_file, files
+from itertools import islice
+from pathlib import Path
+
+from rich.console import Console
+
+from kvatlas_chassis import FatalError, SettingsError
+from kvatlas_loadtest.bench.index import picture, python_baseline
+from kvatlas_loadtest.bench.index.flat_alone import answers_at_half_load, fresh_weight
+from kvatlas_loadtest.bench.index.options import Options
+from kvatlas_loadtest.bench.index.program import Design, Program, Trial
+from kvatlas_loadtest.bench.index.progress import Watch, watched
+from kvatlas_loadtest.bench.index.race import Effort, Entrant, Race
+from kvatlas_loadtest.bench.index.results import FLAT, Standing, documents
+from kvatlas_loadtest.bench.index.search import Rules
+from kvatlas_loadtest.bench.index.streams import (
+    Recipe,
+    Stream,
+    first_part,
+    given_stream,
+    make_stream,
+)
+from kvatlas_loadtest.bench.index.tables import LEGEND, markdown, standing_table
+from kvatlas_loadtest.bench.index.targets import PRESIZED, stream_rows
+from kvatlas_loadtest.bench.loadgen import find_program
+from kvatlas_loadtest.bench.rows import Row
+from kvatlas_loadtest.trace import SHIPPED
+
+QUICK_REQUESTS = 300
+"""Of the trace, in a quick run."""
+
+_PYTHON_S = 5.0
+
+
+def measure(options: Options, *, quick: bool) -> list[Row]:
+    """Run it, print a table a stream, write what `--out` asks for.
+
+    Args:
+        options: what to measure.
+        quick: tiny; shows that it works.
+
+    Raises:
+        SettingsError: a design is unknown, or the trace cannot be read.
+        FatalError: the generator is missing or fails, or a file cannot be written.
+    """
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    program = Program(find_program(quick=quick))
+    designs = _chosen(program, options)
+    standings: list[Standing] = []
+    rows: list[Row] = []
+    with (
+        _folder(options.out) as folder,
+        _trace(options.trace, folder, quick=quick) as trace,
+        watched(console) as watch,
+    ):
+        bench = _Bench(program, options, watch, quick=quick)
+        for kind in options.streams or options.only:
+            watch.now("making the stream")
+            stream = (
+                given_stream(kind)
+                if isinstance(kind, Path)
+                else make_stream(program, _recipe(options, trace, quick=quick), kind, folder)
+            )
+            if not stream.header.block_ops:
+                raise FatalError(f"kvatlas bench index: {stream.path.name} holds nothing to play")
+            standing = bench.race(stream, designs)
+            standings.append(standing)
+            rows += bench.rows(standing)
+        if options.micro and FLAT in {design.name for design in designs}:
+            rows += bench.micro()
+    for standing in standings:
+        console.print(standing_table(standing))
+    console.print(LEGEND, style="dim")
+    if options.out is not None:
+        _write(options.out, standings)
+    return rows
+
+
+class _Bench:
+    """What is done with each stream."""
+
+    def __init__(self, program: Program, options: Options, watch: Watch, *, quick: bool) -> None:
+        self._program = program
+        self._options = options
+        self._watch = watch
+        self._quick = quick
+        self._trials = 1 if quick else options.trials
+
+    def race(self, stream: Stream, designs: Sequence[Design]) -> Standing:
+        """All designs on one stream, the nested dictionaries in Python too."""
+        budget_s, from_share = self._options.budget_s, stream.from_share
+        effort = Effort(Rules(trials=self._trials), budget_s, from_share=from_share)
+        if self._quick:
+            rules = Rules(trials=self._trials, windows_max=2)
+            effort = Effort(rules, budget_s, shares=(1.0,), from_share=from_share)
+        entrants = [Entrant(design, design.name) for design in designs]
+        entrants += [
+            Entrant(design, PRESIZED, ("--presized",))
+            for design in designs
+            if design.name == FLAT and stream.kind == "hub"
+        ]
+        race = Race(partial(self._play, stream), partial(first_part, stream), effort, self._watch)
+        results = race.run(entrants)
+        if self._options.designs is None and not stream.from_share:
+            index = python_baseline.make_index()
+            if index is not None:
+                self._watch.now(python_baseline.LABEL)
+                seconds = 0.05 if self._quick else _PYTHON_S
+                results = (*results, python_baseline.measure(index, stream, seconds=seconds))
+        return Standing(stream, results)
+
+    def _play(
+        self, stream: Stream, file: Path, entrant: Entrant, window_ms: int, timeout_s: float
+    ) -> Trial | None:
+        flags = [*entrant.flags]
+        if stream.from_share:
+            flags += ["--from-share", str(stream.from_share)]
+        name = entrant.design.name
+        return self._program.play(file, name, window_ms, *flags, timeout_s=timeout_s)
+
+    def rows(self, standing: Standing) -> list[Row]:
+        """The flat index on one stream, against its targets."""
+        rows = stream_rows(standing)
+        if standing.stream.kind == "hub":
+            rows += fresh_weight(self._program, standing, watch=self._watch)
+        if standing.stream.kind == "steady":
+            rows += answers_at_half_load(
+                self._program, standing, trials=self._trials, watch=self._watch
+            )
+        return rows
+
+    def micro(self) -> list[Row]:
+        """Single calls of the flat index."""
+        return []
+
+
+def _chosen(program: Program, options: Options) -> tuple[Design, ...]:
+    """The designs to measure, in the order in which the generator lists them."""
+    known = program.designs()
+    names = {design.name for design in known}
+    if options.designs is None:
+        return known
+    for name in options.designs:
+        if name not in names:
+            listed = ", ".join(repr(design.name) for design in known)
+            raise SettingsError(f"kvatlas bench index: no design {name!r}; there are {listed}")
+    return tuple(design for design in known if design.name in options.designs)
+
+
+def _recipe(options: Options, trace: Path, *, quick: bool) -> Recipe:
+    if quick:
+        return Recipe(trace, 8, options.block_size, 1, capacity=256, seed=options.seed)
+    return Recipe(
+        trace,
+        options.workers,
+        options.block_size,
+        options.replicas,
+        capacity=options.capacity,
+        seed=options.seed,
+    )
+
+
+@contextmanager
+def _folder(out: Path | None) -> Generator[Path]:
+    """Where streams are kept: for this run alone, or beside what is written."""
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="kvatlas-bench-") as folder:
+            yield Path(folder)
+        return
+    folder = out / "streams"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FatalError(f"kvatlas bench: cannot make {folder}: {error.strerror}") from None
+    yield folder
+
+
+@contextmanager
+def _trace(given: Path | None, folder: Path, *, quick: bool) -> Generator[Path]:
+    """The trace as a file; in a quick run its first lines alone."""
+    shipped = files("kvatlas_loadtest") / "data" / SHIPPED
+    with as_file(shipped) as default:
+        trace = given or default
+        if not quick:
+            yield trace
+            return
+        first = folder / "quick.jsonl"
+        with trace.open(encoding="utf-8") as lines:
+            first.write_text("".join(islice(lines, QUICK_REQUESTS)))
+        yield first
+
+
+def _write(out: Path, standings: Sequence[Standing]) -> None:
+    try:
+        (out / "index.md").write_text(markdown(standings))
+        (out / "index.json").write_text(json.dumps(documents(standings), indent=2) + "\n")
+    except OSError as error:
+        raise FatalError(f"kvatlas bench: cannot write to {out}: {error.strerror}") from None
+    picture.draw(standings, out / "index.png")

@@ -1,0 +1,93 @@
+"""The shortest window that a design keeps up with: which window to try next, from what was tried.
+
+A trial plays a whole stream squeezed into a window of time, and counts or does not. Whether a
+window counts is decided by most of its trials. Shorter windows are harder; the search widens from a
+guess until it has one that counts and one that does not, then halves the ratio between them. It is
+a pure function of the outcomes, so that trials of several designs can be interleaved.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+_SQUARINGS_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One trial's outcome."""
+
+    window_ms: int
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How hard to look.
+
+    Attributes:
+        trials: of one window; more than half of them must count.
+        precision: the search ends when the shortest window that counts is at most this many times
+            the longest that does not.
+        widen: the first step away from the guess, a ratio; each later one is its square.
+        windows_max: how many windows are tried at most.
+    """
+
+    trials: int = 3
+    precision: float = 1.04
+    widen: float = 1.1
+    windows_max: int = 9
+
+
+def next_window(guess_ms: float, tried: Sequence[Tried], rules: Rules) -> int | None:
+    """The window of the next trial, in whole ms; None when the search is over.
+
+    Args:
+        guess_ms: where to begin, from a run without a clock.
+        tried: outcomes of the trials so far, in any order.
+        rules: how hard to look.
+    """
+    verdicts = _verdicts(tried, rules.trials)
+    for window_ms, verdict in verdicts.items():
+        if verdict is None:
+            return window_ms
+    if not verdicts:
+        return max(1, round(guess_ms))
+    if len(verdicts) >= rules.windows_max:
+        return None
+    counted = [window_ms for window_ms, verdict in verdicts.items() if verdict]
+    failed = [window_ms for window_ms, verdict in verdicts.items() if not verdict]
+    step = rules.widen ** (2 ** min(len(verdicts) - 1, _SQUARINGS_MAX))
+    if not counted:
+        return math.ceil(max(failed) * step)
+    shortest_ms = min(counted)
+    if not failed:
+        following = math.floor(shortest_ms / step)
+        return following or None
+    longest_ms = max(failed)
+    following = round(math.sqrt(shortest_ms * longest_ms))
+    within = shortest_ms <= longest_ms * rules.precision
+    return None if within or not longest_ms < following < shortest_ms else following
+
+
+def shortest_window(tried: Sequence[Tried], rules: Rules) -> int | None:
+    """The shortest window, in ms, of which most trials counted; None if there is none."""
+    verdicts = _verdicts(tried, rules.trials)
+    return min((window_ms for window_ms, verdict in verdicts.items() if verdict), default=None)
+
+
+def _verdicts(tried: Sequence[Tried], trials: int) -> dict[int, bool | None]:
+    """Per window: whether most of its trials counted; None while that is open."""
+    verdicts: dict[int, bool | None] = {}
+    ordered = sorted(tried, key=lambda trial: trial.window_ms)
+    for window_ms, group in groupby(ordered, key=lambda trial: trial.window_ms):
+        outcomes = [trial.counted for trial in group]
+        majority = trials // 2 + 1
+        if sum(outcomes) >= majority:
+            verdicts[window_ms] = True
+        elif len(outcomes) - sum(outcomes) > trials - majority:
+            verdicts[window_ms] = False
+        else:
+            verdicts[window_ms] = None
+    return verdicts

@@ -1,0 +1,94 @@
+"""The results as tables: on the terminal, and as Markdown with the same words."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.markup import escape
+from rich.table import Table
+
+from kvatlas_loadtest.bench.index.results import Result, Standing
+from kvatlas_loadtest.bench.rows import number_text
+
+NOTHING = "-"
+
+LEGEND = (
+    "Mops/s: millions of blocks asked for, stored and removed a second, the drain included, in the "
+    "shortest window in which most trials issued all within 1.01 times the window and applied all "
+    "within 1.10 times. Look-ups and p99 of applying an event: at half that rate. Bytes a "
+    "membership, and ns a block stored or removed: at that rate. One thread issues and looks up, "
+    "one applies."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    title: str
+    of: Callable[[Standing, Result], float | None]
+
+
+_COLUMNS = (
+    _Column("Mops/s kept up", lambda _, r: _scaled(r.block_ops_per_s, 1e-6)),
+    _Column("look-up p50, µs", lambda _, r: _quantile(r.lookup_us, "p50")),
+    _Column("p99, µs", lambda _, r: _quantile(r.lookup_us, "p99")),
+    _Column("p99.9, µs", lambda _, r: _quantile(r.lookup_us, "p999")),
+    _Column("apply p99, ms", lambda _, r: _quantile(r.apply_ms, "p99")),
+    _Column("bytes a membership", lambda _, r: r.bytes_per_membership),
+    _Column("store, ns", lambda _, r: r.store_ns),
+    _Column("remove, ns", lambda _, r: r.remove_ns),
+    _Column("times best baseline", lambda s, r: s.ratio(r)),
+)
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _quantile(figures: dict[str, float] | None, name: str) -> float | None:
+    return None if figures is None else figures[name]
+
+
+def standing_table(standing: Standing) -> Table:
+    """One stream on the terminal."""
+    table = Table(title=escape(heading(standing)), title_justify="left")
+    table.add_column("design", no_wrap=True)
+    for column in _COLUMNS:
+        table.add_column(column.title, justify="right")
+    table.add_column("note", style="dim")
+    for result in standing.results:
+        cells = (escape(result.label), *_cells(standing, result), escape(note(result)))
+        table.add_row(*cells, style="bold" if result.ours else None)
+    return table
+
+
+def heading(standing: Standing) -> str:
+    """A stream in a line."""
+    header = standing.stream.header
+    return (
+        f"{standing.stream.title}: {header.workers:,} workers of {header.capacity:,} blocks, "
+        f"{header.block_ops / 1e6:,.1f} M block operations"
+    )
+
+
+def note(result: Result) -> str:
+    """What a reader must know of a row."""
+    inexact = [] if result.exact else ["inexact"]
+    return "; ".join([*inexact, *([result.note] if result.note else [])])
+
+
+def markdown(standings: Sequence[Standing]) -> str:
+    """All streams as one page."""
+    parts = [LEGEND]
+    for standing in standings:
+        titles = ["design", *(column.title for column in _COLUMNS), "note"]
+        rule = ["---", *("---:" for _ in _COLUMNS), "---"]
+        rows = [
+            [result.label, *_cells(standing, result), note(result)] for result in standing.results
+        ]
+        lines = ["| " + " | ".join(cells) + " |" for cells in (titles, rule, *rows)]
+        parts.append("\n".join([f"### {heading(standing)}", "", *lines]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _cells(standing: Standing, result: Result) -> list[str]:
+    values = [column.of(standing, result) for column in _COLUMNS]
+    return [NOTHING if value is None else number_text(value) for value in values]
