@@ -50,6 +50,8 @@ pub(crate) struct Counters {
     pub events: EventCounters,
     pub table_bytes: AtomicUsize,
     pub bitmap_bytes: AtomicUsize,
+    /// Removals since the epoch was last asked to move on.
+    pub emptied: AtomicUsize,
     /// Records of the tables aside, of the shards that have them.
     pub aside_bytes: AtomicUsize,
 }

@@ -51,6 +51,19 @@ pub(crate) struct Grace {
 /// While it lives, nothing that its holder can reach is freed or used again.
 pub(crate) struct Pin<'a> {
     counter: &'a AtomicU64,
+    epoch: u64,
+}
+
+impl Pin<'_> {
+    /// The epoch from which on nobody can hold what is unlinked while this pin lives.
+    ///
+    /// The epoch is at most one past the pin's until the pin is dropped, so what is unlinked meanwhile counts as
+    /// unlinked just before a stamp of that epoch; and whoever pins a later one sees it unlinked, since the step there
+    /// waited for this pin.
+    #[inline]
+    pub fn unlinked_passes(&self) -> u64 {
+        self.epoch + 1 + 2
+    }
 }
 
 impl Drop for Pin<'_> {
@@ -78,7 +91,7 @@ impl Grace {
             counter.fetch_add(1, Ordering::SeqCst);
             let seen = self.now.load(Ordering::SeqCst);
             if seen == epoch {
-                return Pin { counter };
+                return Pin { counter, epoch };
             }
             counter.fetch_sub(1, Ordering::Release);
             epoch = seen;
@@ -88,6 +101,11 @@ impl Grace {
     /// Draws a stamp for what the caller has just unlinked.
     pub fn stamp(&self) -> u64 {
         self.now.fetch_add(0, Ordering::SeqCst)
+    }
+
+    #[inline]
+    pub fn now(&self) -> u64 {
+        self.now.load(Ordering::SeqCst)
     }
 
     /// Whether nobody can hold any more what was unlinked before `stamp` was drawn.

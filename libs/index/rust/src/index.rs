@@ -1,21 +1,20 @@
 //! The public index: batches in, answers out.
 //!
-//! Writers take the right to write once a window, and ask for the cache lines of all its blocks before
-//! writing the first, so that misses overlap. Every call is pinned from start to end: nothing it can reach
+//! Every call is pinned from start to end: nothing it can reach
 //! is freed or used again meanwhile, neither memory nor worker slots.
 
 use crate::answer::Matches;
 use crate::counters::{Counters, Events};
 use crate::find;
-use crate::grace::{Grace, Pin};
-use crate::membership::{self, Directories, Member};
+use crate::grace::Grace;
+use crate::membership::{self, Directories};
 use crate::query::{FindOptions, Query};
 use crate::rights::Shards;
-use crate::roster::{Change, Roster};
+use crate::roster::Roster;
 use crate::shard_table::Shared;
 use crate::sweep::Sweeper;
 use crate::sync::{Mutex, tally};
-use crate::table::{BATCH, Directory};
+use crate::table::Directory;
 use crate::types::{
     IndexConfig, IndexError, MemoryUse, SlotId, SlotSummary, Sweep, Tier, WorkerKey,
 };
@@ -94,13 +93,13 @@ impl Index {
     /// Adds blocks to what a slot holds on a tier, in the order given; returns how many it did not
     /// hold there yet. Nothing for a retired slot.
     pub fn store(&self, slot: SlotId, tier: Tier, sequence_hashes: &[u64]) -> usize {
-        self.change(slot, tier, sequence_hashes, true)
+        self.change::<true>(slot, tier, sequence_hashes.iter().copied())
     }
 
     /// Takes blocks from what a slot holds on a tier, in the order given; returns how many it did
     /// hold there. Nothing for a retired slot.
     pub fn remove(&self, slot: SlotId, tier: Tier, sequence_hashes: &[u64]) -> usize {
-        self.change(slot, tier, sequence_hashes, false)
+        self.change::<false>(slot, tier, sequence_hashes.iter().copied())
     }
 
     /// Removes all that a live slot holds on one tier, at once: a pass over the whole table, shard by
@@ -114,7 +113,7 @@ impl Index {
             let hashes = self.shards.enter_shared().with(shard, |tables| {
                 tables.held_by(&self.directories, slot.slot, tier)
             });
-            self.change_pinned(slot, tier, &hashes, false, &pin);
+            self.change_pinned::<false>(slot, tier, hashes.into_iter(), &pin);
         }
     }
 
@@ -195,76 +194,5 @@ impl Index {
     #[must_use]
     pub fn events(&self) -> Events {
         self.shared.counters.events.read()
-    }
-
-    fn change(&self, slot: SlotId, tier: Tier, hashes: &[u64], stores: bool) -> usize {
-        let pin = self.shared.grace.pin();
-        self.change_pinned(slot, tier, hashes, stores, &pin)
-    }
-
-    fn change_pinned(
-        &self,
-        slot: SlotId,
-        tier: Tier,
-        hashes: &[u64],
-        stores: bool,
-        pin: &Pin<'_>,
-    ) -> usize {
-        let mut change = Change::default();
-        for window in hashes.chunks(BATCH) {
-            self.directories[0].prefetch_all(window, pin);
-            if !self.change_window(slot, tier, window, stores, &mut change) {
-                break;
-            }
-        }
-        self.shared.roster.account(slot.slot, tier, &change, stores);
-        change.tier_count
-    }
-
-    /// One window under one right to write; false if the slot's life is over.
-    fn change_window(
-        &self,
-        slot: SlotId,
-        tier: Tier,
-        hashes: &[u64],
-        stores: bool,
-        change: &mut Change,
-    ) -> bool {
-        let Self {
-            shared,
-            directories,
-            shards,
-            ..
-        } = self;
-        let mut rights = shards.enter();
-        let sole = rights.is_sole();
-        // Asked while no sweep can pass the shard, see `Roster::writable`. And while pinned: so the slot
-        // cannot begin another life before what was changed is accounted for.
-        if sole && !shared.roster.writable(slot) {
-            return false;
-        }
-        for &hash in hashes {
-            let place = directories[0].place(hash);
-            let member = Member {
-                place,
-                hash,
-                slot: slot.slot,
-            };
-            let changed = rights.with(place.shard, |tables| {
-                if !sole && !shared.roster.writable(slot) {
-                    return None;
-                }
-                Some(if stores {
-                    tables.store(shared, directories, member, tier)
-                } else {
-                    tables.remove(shared, directories, member, tier)
-                })
-            });
-            let Some(changed) = changed else { return false };
-            change.tier_count += usize::from(changed.tier);
-            change.blocks += usize::from(changed.anywhere);
-            change.digest ^= if changed.tier { hash } else { 0 };
-        }
-        true
     }
 }

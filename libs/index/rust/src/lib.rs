@@ -29,13 +29,17 @@
 mod answer;
 mod bitmap;
 mod counters;
+mod entry;
 mod export;
 mod find;
 mod gather;
 mod grace;
 mod index;
 mod membership;
+#[cfg(all(loom, test))]
+mod model;
 mod query;
+mod renewal;
 mod rights;
 mod roster;
 mod set;
@@ -44,6 +48,7 @@ mod sweep;
 mod sync;
 mod table;
 mod types;
+mod write;
 mod zeroed;
 
 pub use answer::Matches;

@@ -17,7 +17,7 @@ use crate::sync::atomic::Ordering::Relaxed;
 
 use crate::grace::Pin;
 use crate::shard_table::{ShardTable, Shared, Target};
-use crate::table::{Directory, Place};
+use crate::table::Directory;
 use crate::types::Tier;
 
 /// The tables a shard has.
@@ -75,12 +75,41 @@ pub(crate) struct Tables {
     aside: Option<Box<[ShardTable; 4]>>,
 }
 
-/// One block of one worker slot, with where to find it.
+/// One block of one worker slot.
 #[derive(Clone, Copy)]
 pub(crate) struct Member {
-    pub place: Place,
     pub hash: u64,
     pub slot: u16,
+}
+
+/// What every change is made with.
+#[derive(Clone, Copy)]
+pub(crate) struct Writing<'a> {
+    pub shared: &'a Shared,
+    pub directories: &'a Directories,
+    pub pin: &'a Pin<'a>,
+    now: u64,
+}
+
+impl<'a> Writing<'a> {
+    pub fn new(shared: &'a Shared, directories: &'a Directories, pin: &'a Pin<'a>) -> Self {
+        Self {
+            shared,
+            directories,
+            pin,
+            now: shared.grace.now(),
+        }
+    }
+
+    #[inline(always)]
+    pub fn target(self, kind: Kind) -> Target<'a> {
+        Target {
+            shared: self.shared,
+            directory: &self.directories[kind as usize],
+            pin: self.pin,
+            now: self.now,
+        }
+    }
 }
 
 impl Tables {
@@ -101,26 +130,31 @@ impl Tables {
         }
     }
 
-    #[inline]
-    pub fn store(&mut self, shared: &Shared, dirs: &Directories, m: Member, tier: Tier) -> Changed {
+    /// The main table, if there is nothing aside to be kept in step with it.
+    #[inline(always)]
+    pub fn main_alone(&mut self) -> Option<&mut ShardTable> {
+        self.aside.is_none().then_some(&mut self.main)
+    }
+
+    pub fn store(&mut self, writing: Writing<'_>, m: Member, tier: Tier) -> Changed {
         let Some(kind) = Kind::of(tier) else {
-            if self.insert(shared, dirs, Kind::Anywhere, m) {
+            if self.insert(writing, Kind::Anywhere, m) {
                 return Changed {
                     tier: true,
                     anywhere: true,
                 };
             }
             return Changed {
-                tier: self.delete(shared, dirs, Kind::OffDevice, m),
+                tier: self.delete(writing, Kind::OffDevice, m),
                 anywhere: false,
             };
         };
-        if !self.insert(shared, dirs, kind, m) {
+        if !self.insert(writing, kind, m) {
             return NOTHING;
         }
-        let anywhere = self.insert(shared, dirs, Kind::Anywhere, m);
+        let anywhere = self.insert(writing, Kind::Anywhere, m);
         if anywhere {
-            self.insert(shared, dirs, Kind::OffDevice, m);
+            self.insert(writing, Kind::OffDevice, m);
         }
         Changed {
             tier: true,
@@ -129,23 +163,18 @@ impl Tables {
     }
 
     #[inline]
-    pub fn remove(
-        &mut self,
-        shared: &Shared,
-        dirs: &Directories,
-        m: Member,
-        tier: Tier,
-    ) -> Changed {
+    pub fn remove(&mut self, writing: Writing<'_>, m: Member, tier: Tier) -> Changed {
         let Some(kind) = Kind::of(tier) else {
-            return self.remove_device(shared, dirs, m);
+            return self.remove_device(writing, m);
         };
-        if !self.delete(shared, dirs, kind, m) {
+        if !self.delete(writing, kind, m) {
             return NOTHING;
         }
-        let anywhere = self.has(Kind::OffDevice, m) && !self.is_aside(m);
+        let anywhere = self.has(writing.directories, Kind::OffDevice, m)
+            && !self.is_aside(writing.directories, m);
         if anywhere {
-            self.delete(shared, dirs, Kind::OffDevice, m);
-            self.delete(shared, dirs, Kind::Anywhere, m);
+            self.delete(writing, Kind::OffDevice, m);
+            self.delete(writing, Kind::Anywhere, m);
         }
         Changed {
             tier: true,
@@ -160,72 +189,61 @@ impl Tables {
             return Vec::new();
         };
         let on_tier = |&hash: &u64| {
-            let m = Member {
-                place: dirs[0].place(hash),
-                hash,
-                slot,
-            };
-            kind != Kind::Anywhere || !self.has(Kind::OffDevice, m)
+            let m = Member { hash, slot };
+            kind != Kind::Anywhere || !self.has(dirs, Kind::OffDevice, m)
         };
         let held = table.held().filter(|(_, set)| set.contains(slot));
         held.map(|(hash, _)| hash).filter(on_tier).collect()
     }
 
-    fn remove_device(&mut self, shared: &Shared, dirs: &Directories, m: Member) -> Changed {
+    fn remove_device(&mut self, writing: Writing<'_>, m: Member) -> Changed {
         if self.aside.is_some() {
-            if self.has(Kind::OffDevice, m) {
+            if self.has(writing.directories, Kind::OffDevice, m) {
                 return NOTHING;
             }
-            if self.is_aside(m) {
-                self.insert(shared, dirs, Kind::OffDevice, m);
+            if self.is_aside(writing.directories, m) {
+                self.insert(writing, Kind::OffDevice, m);
                 return Changed {
                     tier: true,
                     anywhere: false,
                 };
             }
         }
-        let removed = self.delete(shared, dirs, Kind::Anywhere, m);
+        let removed = self.delete(writing, Kind::Anywhere, m);
         Changed {
             tier: removed,
             anywhere: removed,
         }
     }
 
-    fn has(&self, kind: Kind, m: Member) -> bool {
+    fn has(&self, dirs: &Directories, kind: Kind, m: Member) -> bool {
         self.table(kind)
-            .is_some_and(|table| table.contains(m.place, m.hash, m.slot))
+            .is_some_and(|table| table.contains(dirs[0].place(m.hash), m.hash, m.slot))
     }
 
-    fn is_aside(&self, m: Member) -> bool {
-        Kind::ASIDE.into_iter().any(|kind| self.has(kind, m))
+    fn is_aside(&self, dirs: &Directories, m: Member) -> bool {
+        Kind::ASIDE.into_iter().any(|kind| self.has(dirs, kind, m))
     }
 
-    fn insert(&mut self, shared: &Shared, dirs: &Directories, kind: Kind, m: Member) -> bool {
-        let target = Target {
-            shared,
-            directory: &dirs[kind as usize],
-        };
+    fn insert(&mut self, writing: Writing<'_>, kind: Kind, m: Member) -> bool {
         let table = match kind {
             Kind::Anywhere => &mut self.main,
             other => {
                 let aside = self.aside.get_or_insert_with(|| {
                     let bytes = size_of::<[ShardTable; 4]>();
-                    shared.counters.aside_bytes.fetch_add(bytes, Relaxed);
+                    let counters = &writing.shared.counters;
+                    counters.aside_bytes.fetch_add(bytes, Relaxed);
                     Box::default()
                 });
                 &mut aside[other as usize - 1]
             }
         };
-        table.insert(target, m.place, m.hash, m.slot)
+        table.insert(writing.target(kind), m.hash, m.slot)
     }
 
-    fn delete(&mut self, shared: &Shared, dirs: &Directories, kind: Kind, m: Member) -> bool {
-        let target = Target {
-            shared,
-            directory: &dirs[kind as usize],
-        };
+    fn delete(&mut self, writing: Writing<'_>, kind: Kind, m: Member) -> bool {
         self.table_mut(kind)
-            .is_some_and(|table| table.remove(target, m.place, m.hash, m.slot))
+            .is_some_and(|table| table.remove(writing.target(kind), m.hash, m.slot))
     }
 }
 

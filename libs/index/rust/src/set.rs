@@ -6,13 +6,14 @@
 //! │ tag   │                                                           │
 //! ├───────┼──────────────┬──────────────┬──────────────┬──────────────┤
 //! │ 0     │ vacant: no key was ever written to this slot (all zero)   │
-//! │ 1     │ empty: the key is there, nobody holds it                  │
+//! │ 1     │ empty: the key is there, nobody holds it; epoch (60 bit)  │
 //! │ 2..5  │ id 3 (15 bit)│ id 2         │ id 1         │ id 0         │  1 to 4 workers, ascending
 //! │ 6     │ width in words (12 bit)     │ address of a bitmap (48 bit)│  5 workers and more
 //! └───────┴──────────────┴──────────────┴──────────────┴──────────────┘
 //! ```
 //!
-//! Ids are kept ascending, so equal inline sets are equal words. 15 bits make 32,768 worker slots.
+//! The epoch in an empty word is the one from which on no reader can still see the set that was emptied, so that
+//! the slot may be given another key. Ids are kept ascending, so equal inline sets are equal words. 15 bits make 32,768 worker slots.
 //! The word alone says how long the bitmap is, so a reader needs nothing else to read it.
 //!
 //! `unsafe` here: a [`Set`] vouches that its word's bitmap may be read for as long as it lives. Sound
@@ -33,6 +34,9 @@ const ID_MASK: u64 = (1 << ID_BITS) - 1;
 const TAG_SHIFT: u32 = 60;
 const TAG_EMPTY: u64 = 1;
 const TAG_SPILLED: u64 = 6;
+/// The smallest word that names a holder.
+const FIRST_HELD: u64 = (TAG_EMPTY + 1) << TAG_SHIFT;
+const EPOCH_MASK: u64 = (1 << TAG_SHIFT) - 1;
 const WIDTH_SHIFT: u32 = 48;
 const ADDRESS_MASK: u64 = (1 << WIDTH_SHIFT) - 1;
 
@@ -40,6 +44,25 @@ const ADDRESS_MASK: u64 = (1 << WIDTH_SHIFT) - 1;
 pub(crate) const VACANT: u64 = 0;
 /// The word of a slot whose key nobody holds.
 pub(crate) const EMPTY: u64 = TAG_EMPTY << TAG_SHIFT;
+
+/// The word of a slot that nobody holds any more, whose key may be replaced from `epoch` on.
+#[inline]
+pub(crate) fn emptied(epoch: u64) -> u64 {
+    EMPTY | epoch & EPOCH_MASK
+}
+
+/// Whether a slot with this word may be given a new key in epoch `now`.
+#[inline]
+pub(crate) fn takes_key(word: u64, now: u64) -> bool {
+    // A vacant word is all zero, so it passes as one that was emptied in epoch 0.
+    (word < FIRST_HELD) & (word & EPOCH_MASK <= now)
+}
+
+/// Whether somebody holds the block of a slot with this word.
+#[inline]
+pub(crate) fn is_held(word: u64) -> bool {
+    word >= FIRST_HELD
+}
 
 /// A set word, decoded.
 #[derive(Clone, Copy)]
@@ -76,7 +99,7 @@ impl<'p> Set<'p> {
 
     /// Nobody holds the block, be there a key or not.
     pub fn is_empty(self) -> bool {
-        self.word <= EMPTY
+        !is_held(self.word)
     }
 
     pub fn is_spilled(self) -> bool {
@@ -90,7 +113,11 @@ impl<'p> Set<'p> {
             // `'p`; what it points to is not used again before `'p` ends.
             Holders::Many(unsafe { bitmap::bits(address, width) })
         } else {
-            Holders::Few(Few(self.word))
+            Holders::Few(if is_held(self.word) {
+                Few(self.word)
+            } else {
+                Few::EMPTY
+            })
         }
     }
 
@@ -118,7 +145,7 @@ pub(crate) fn spilled_parts(word: u64) -> (usize, u16) {
     ((word & ADDRESS_MASK) as usize, width)
 }
 
-/// Up to four worker slots in a word. Also the decoding of vacant and empty words: no ids.
+/// Up to four worker slots in a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Few(u64);
 

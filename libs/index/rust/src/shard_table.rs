@@ -1,28 +1,18 @@
-//! The one writer's side of a shard's table: insert, remove, growth, clean-up, shrinking.
+//! The one writer's side of a shard's table: insert, remove, purge.
 //!
-//! Whoever holds the shard's lock owns this. Growth and clean-up are one operation: the members that
-//! count are copied into a new generation of fitting size, which is announced, and the old one is
-//! retired. It stops this shard's writers for the time of the copy (a shard is small), never a
-//! reader. A removed key stays, with an empty set, until then.
-//!
-//! `unsafe` here: announcing an array to the directory. Sound because the array is owned here from
-//! before it is announced until after its successor is, and then goes to the grace period's limbo.
-//! Checked by `tests/differential.rs` and `tests/stress.rs`.
+//! Whoever has the right to write to the shard owns this. A search goes line by line, and its caller may let others
+//! go on between two lines, so that the misses of many searches overlap ([`crate::write`]). A removed key stays, with
+//! an empty set, until its slot takes another key or the table is renewed ([`crate::renewal`]).
 
-use crate::sync::atomic::AtomicU64;
-use crate::sync::atomic::Ordering::Relaxed;
-
-use crate::bitmap::{self, Arena};
-use crate::counters::{Counters, count, count_many};
-use crate::grace::Grace;
+use crate::bitmap::Arena;
+use crate::counters::Counters;
+use crate::entry::{self, Joined};
+use crate::grace::{Grace, Pin};
+use crate::renewal::{fitting_slots, most_keys};
 use crate::roster::Roster;
-use crate::set::{EMPTY, Few, Holders, MAX_INLINE, Set};
-use crate::table::{Directory, Place, Slot, Slots, capacity_of_class, class_for};
+use crate::set::{Few, Set, emptied, is_held, takes_key};
+use crate::table::{Directory, Line, Place, SLOTS_PER_LINE, Slot, Slots, prefetch};
 use crate::zeroed::Zeroed;
-
-/// A bitmap goes back into the slot at this size; below the size at which it left, so that one worker
-/// coming and going does not move it each time.
-const UNSPILL_AT: usize = 3;
 
 /// What the writers of all shards share.
 pub(crate) struct Shared {
@@ -32,61 +22,119 @@ pub(crate) struct Shared {
     pub initial_slots: usize,
 }
 
-/// Which table an operation is on: its directory, and the shared parts.
+/// Which table an operation is on, the shared parts, and the writer's pin.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub shared: &'a Shared,
     pub directory: &'a Directory,
+    pub pin: &'a Pin<'a>,
+    /// The epoch, now or a little ago.
+    pub now: u64,
 }
 
 #[derive(Default)]
 #[repr(C)]
 pub(crate) struct ShardTable {
     // What every store reads comes first, within a cache line.
-    slots: Option<Zeroed<Slot>>,
-    /// Keys that may still be added.
-    room: usize,
+    pub(crate) slots: Option<Zeroed<Slot>>,
+    /// Slots that were never used and may still be.
+    pub(crate) room: usize,
     /// Keys that somebody holds.
-    held: usize,
+    pub(crate) held: usize,
+    /// Whether the table is larger than a shard's smallest.
+    pub(crate) shrinks: bool,
     /// Counts the tables this shard has had, so that the sweep notices a new one.
-    generation: u64,
-    arena: Arena,
+    pub(crate) generation: u64,
+    pub(crate) arena: Arena,
 }
 
-/// Keys a table of `capacity` slots may have: 27/32, and always one slot vacant.
-fn most_keys(capacity: usize) -> usize {
-    capacity * 27 / 32
+/// A search for the slot of a hash, between two lines.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Search<'p> {
+    pub hash: u64,
+    slots: Slots<'p>,
+    shard: u32,
+    home: u32,
+    /// Lines that were read, full of other keys.
+    step: u32,
+    /// A slot on the way that may take another key, plus one.
+    spare: u32,
 }
 
-/// Slots for `held` keys in a table that comes and goes: 60 % full.
-fn fitting_slots(held: usize) -> usize {
-    held * 5 / 3 + 1
-}
-
-/// From one table to the next of a shard that grows.
-const GROWTH: f64 = 1.42;
-/// A table that has grown is less full than this.
-const MOST_FULL_AFTER_GROWTH: f64 = 0.7;
-
-/// The sizes that a growing shard's tables go through: `GROWTH` apart, and those of different shards
-/// evenly spread in between. So at any time some shards are about to grow and some have just grown, and neither the
-/// work nor the spare room of all of them peaks at once.
-fn rung(shared: &Shared, shard: usize, at_least: f64) -> usize {
-    // Bits reversed: the first few shards are as evenly spread as all of them.
-    let phase = (shard as u32).reverse_bits() as f64 / f64::from(u32::MAX);
-    let first = shared.initial_slots.max(1) as f64 * GROWTH.powf(phase);
-    let rungs = (at_least / first).max(1.0).log(GROWTH).ceil();
-    // `as` saturates, and a table of that size could not be had anyway.
-    (first * GROWTH.powf(rungs)).ceil() as usize
-}
-
-/// Slots for a new table, after one with `keyed` keys of which `held` still count.
-fn next_slots(shared: &Shared, shard: usize, held: usize, keyed: usize) -> usize {
-    if held + 1 >= keyed - keyed / 5 {
-        rung(shared, shard, (held + 1) as f64 / MOST_FULL_AFTER_GROWTH)
-    } else {
-        fitting_slots(held + 1).max(rung(shared, shard, 0.0))
+impl<'p> Search<'p> {
+    /// Starts the search, and fetching the line where it begins.
+    #[inline(always)]
+    pub fn start(hash: u64, directory: &Directory, pin: &'p Pin<'_>) -> Self {
+        let Place { shard, scaled } = directory.place(hash);
+        let slots = directory.open(shard, pin).unwrap_or_default();
+        let home = slots.home(scaled);
+        if let Some(line) = slots.line(home) {
+            prefetch(line);
+        }
+        Self {
+            hash,
+            slots,
+            // Shards are at most 2^16, and a table of one of them has far less than 2^32 slots.
+            shard: shard as u32,
+            home: home as u32,
+            step: 0,
+            spare: 0,
+        }
     }
+
+    pub fn shard(&self) -> usize {
+        self.shard as usize
+    }
+
+    #[inline(always)]
+    fn line(&self) -> Option<&'p Line> {
+        self.slots
+            .line(self.slots.probed(self.home as usize, self.step as usize))
+    }
+
+    /// Goes on to the next line, and starts fetching it.
+    #[inline(always)]
+    fn advance(&mut self) {
+        self.step += 1;
+        if let Some(line) = self.line() {
+            prefetch(line);
+        }
+    }
+
+    /// Remembers the first slot on the way that may take another key.
+    #[inline(always)]
+    fn note_spare(&mut self, line: &Line, now: u64) {
+        if self.spare == 0 {
+            let at = self.slots.probed(self.home as usize, self.step as usize);
+            for (place, entry) in line.iter().enumerate() {
+                if takes_key(entry.word(), now) {
+                    self.spare = (at + place + 1) as u32;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn spare(&self) -> Option<&'p Slot> {
+        self.slots.slot((self.spare as usize).checked_sub(1)?)
+    }
+}
+
+/// The first slot of a line with that key. For key 0 it may be a vacant one, if the line does not have it.
+#[inline(always)]
+fn keyed(line: &Line, hash: u64) -> Option<&Slot> {
+    let mut same = 0u32;
+    // No short circuit: which of a line's slots it is cannot be foreseen.
+    for (at, slot) in line.iter().enumerate() {
+        same |= u32::from(slot.key() == hash) << at;
+    }
+    (same != 0).then(|| &line[same.trailing_zeros() as usize % SLOTS_PER_LINE])
+}
+
+/// Whether a search ends here, because a key that is further on would have taken a slot of this line.
+#[inline(always)]
+fn has_vacancy(line: &Line) -> bool {
+    line[SLOTS_PER_LINE - 1].set().is_vacant()
 }
 
 impl ShardTable {
@@ -104,73 +152,161 @@ impl ShardTable {
             .is_some_and(|array| Slots::of(array).locate(hash, place.scaled).1.contains(slot))
     }
 
-    /// Adds `slot` to the holders of `hash`; false if it was one.
-    #[inline]
-    pub fn insert(&mut self, target: Target<'_>, place: Place, hash: u64, slot: u16) -> bool {
-        let Self {
-            slots: Some(array),
-            room,
-            held,
-            arena,
-            ..
-        } = self
-        else {
-            return self.insert_renewed(target, place, hash, slot);
-        };
-        let (entry, set) = Slots::of(array).locate(hash, place.scaled);
-        if set.is_vacant() {
-            if *room == 0 {
-                return self.insert_renewed(target, place, hash, slot);
-            }
-            entry.claim(hash, Few::one(slot).word());
-            *room -= 1;
-            *held += 1;
-            return true;
+    /// Starts a search anew if the table it began in is no longer this one.
+    #[inline(always)]
+    fn follow<'p>(&self, search: &mut Search<'p>, target: Target<'p>) {
+        if !search.slots.are_of(self.slots.as_ref()) {
+            *search = Search::start(search.hash, target.directory, target.pin);
         }
-        match join(entry, set, slot, arena, target.shared) {
+    }
+
+    /// Looks at the search's next line, to add `slot` to the holders of its hash. None if the search goes
+    /// on; else false if it was one.
+    #[inline(always)]
+    pub fn insert_step<'p>(
+        &mut self,
+        target: Target<'p>,
+        search: &mut Search<'p>,
+        slot: u16,
+    ) -> Option<bool> {
+        self.follow(search, target);
+        let Some(line) = search.line() else {
+            return self.insert_renewed(target, search);
+        };
+        let one = Few::one(slot).word();
+        if let Some(entry) = keyed(line, search.hash) {
+            let set = entry.set();
+            if set.word() == one {
+                return Some(false);
+            }
+            if !set.is_vacant() {
+                return Some(self.insert_beside(target, search.shard(), entry, set, slot));
+            }
+        }
+        if !has_vacancy(line) {
+            search.note_spare(line, target.now);
+            search.advance();
+            return None;
+        }
+        if let Some(spare) = search.spare()
+            && takes_key(spare.word(), target.now)
+        {
+            spare.claim(search.hash, one);
+            self.held += 1;
+            return Some(true);
+        }
+        let mut free = 0u32;
+        for (at, entry) in line.iter().enumerate() {
+            free |= u32::from(takes_key(entry.word(), target.now)) << at;
+        }
+        let entry = &line[free.trailing_zeros() as usize % SLOTS_PER_LINE];
+        if entry.set().is_vacant() {
+            if self.room == 0 {
+                return self.insert_renewed(target, search);
+            }
+            self.room -= 1;
+        }
+        entry.claim(search.hash, one);
+        self.held += 1;
+        Some(true)
+    }
+
+    /// As [`Self::insert_step`], where there is no table, or it is full.
+    #[cold]
+    #[inline(never)]
+    fn insert_renewed<'p>(&mut self, target: Target<'p>, search: &mut Search<'p>) -> Option<bool> {
+        self.renew(target, search.shard());
+        *search = Search::start(search.hash, target.directory, target.pin);
+        None
+    }
+
+    /// Adds `slot` to a set that is there already, be it empty.
+    #[inline(never)]
+    fn insert_beside(
+        &mut self,
+        target: Target<'_>,
+        shard: usize,
+        entry: &Slot,
+        set: Set<'_>,
+        slot: u16,
+    ) -> bool {
+        match entry::join(entry, set, slot, &mut self.arena, target.shared) {
             Joined::Already => return false,
-            Joined::First => *held += 1,
+            Joined::First => self.held += 1,
             Joined::Beside => {}
             Joined::Wider => {
-                if arena.wants_packing(array.len() / 4) {
-                    self.renew(target, place.shard);
+                let slots = self.slots.as_ref().map_or(0, Zeroed::len);
+                if self.arena.wants_packing(slots / 4) {
+                    self.renew(target, shard);
                 }
             }
         }
         true
     }
 
-    /// As [`Self::insert`], where there is no table, or it is full.
-    #[cold]
-    #[inline(never)]
-    fn insert_renewed(&mut self, target: Target<'_>, place: Place, hash: u64, slot: u16) -> bool {
-        self.renew(target, place.shard);
-        self.insert(target, place, hash, slot)
+    /// Looks at the search's next line, to take `slot` from the holders of its hash. None if the search
+    /// goes on; else false if it was none.
+    #[inline(always)]
+    pub fn remove_step<'p>(
+        &mut self,
+        target: Target<'p>,
+        search: &mut Search<'p>,
+        slot: u16,
+    ) -> Option<bool> {
+        self.follow(search, target);
+        let Some(line) = search.line() else {
+            return Some(false);
+        };
+        if let Some(entry) = keyed(line, search.hash) {
+            let set = entry.set();
+            if set.word() == Few::one(slot).word() {
+                entry.publish(emptied(target.pin.unlinked_passes()));
+                self.lost_one(target, search.shard());
+                return Some(true);
+            }
+            if !set.is_vacant() {
+                let (left, any) = entry::leave(entry, set, slot, &mut self.arena, target);
+                if left && !any {
+                    self.lost_one(target, search.shard());
+                }
+                return Some(left);
+            }
+        }
+        if has_vacancy(line) {
+            return Some(false);
+        }
+        search.advance();
+        None
+    }
+
+    #[inline(always)]
+    fn lost_one(&mut self, target: Target<'_>, shard: usize) {
+        self.held -= 1;
+        let slots = self.slots.as_ref().map_or(0, Zeroed::len);
+        // More than what `shrink` shrinks at, less than what is usual.
+        if self.held < slots / 3 && (self.shrinks || self.held == 0) {
+            self.shrink(target, shard);
+        }
+    }
+
+    /// Adds `slot` to the holders of `hash`; false if it was one.
+    pub fn insert(&mut self, target: Target<'_>, hash: u64, slot: u16) -> bool {
+        let mut search = Search::start(hash, target.directory, target.pin);
+        loop {
+            if let Some(inserted) = self.insert_step(target, &mut search, slot) {
+                return inserted;
+            }
+        }
     }
 
     /// Takes `slot` from the holders of `hash`; false if it was none.
-    pub fn remove(&mut self, target: Target<'_>, place: Place, hash: u64, slot: u16) -> bool {
-        let Some(slots) = self.slots.as_ref() else {
-            return false;
-        };
-        let (entry, set) = Slots::of(slots).locate(hash, place.scaled);
-        if !set.contains(slot) {
-            return false;
-        }
-        match set.holders() {
-            Holders::Few(few) => {
-                lessened(entry, few, |id| id == slot);
-            }
-            Holders::Many(bits) => {
-                bitmap::assign(bits, slot, false);
-                unspill_if_few(entry, set, bits, &mut self.arena, target.shared);
+    pub fn remove(&mut self, target: Target<'_>, hash: u64, slot: u16) -> bool {
+        let mut search = Search::start(hash, target.directory, target.pin);
+        loop {
+            if let Some(removed) = self.remove_step(target, &mut search, slot) {
+                return removed;
             }
         }
-        if entry.set().is_empty() {
-            self.held -= 1;
-            self.shrink(target, place.shard);
-        }
-        true
     }
 
     /// Removes every member whose bit is in `gone` from up to `budget` slots from `from` on.
@@ -193,41 +329,26 @@ impl ShardTable {
             if set.is_empty() {
                 continue;
             }
-            match set.holders() {
-                Holders::Few(few) => {
-                    removed += lessened(entry, few, |slot| {
-                        gone.get(usize::from(slot / 64))
-                            .is_some_and(|word| word >> (slot % 64) & 1 == 1)
-                    });
-                }
-                Holders::Many(bits) => {
-                    let count = bitmap::subtract(bits, gone);
-                    if count > 0 {
-                        unspill_if_few(entry, set, bits, &mut self.arena, target.shared);
-                    }
-                    removed += count;
-                }
-            }
-            self.held -= usize::from(entry.set().is_empty());
+            removed += entry::purge(entry, set, gone, &mut self.arena, target);
+            self.held -= usize::from(!is_held(entry.word()));
         }
         (to - from.min(to), removed, to == slots.len())
     }
 
     /// Publishes a smaller table if few of the slots are of use.
+    #[inline(never)]
     pub fn shrink(&mut self, target: Target<'_>, shard: usize) {
         let Some(array) = &self.slots else { return };
         // Below half of what a new table would be filled to.
         let sparse = array.len() > fitting_slots(2 * self.held);
         let emptied = self.held == 0 && self.keyed() * 4 > array.len();
-        if emptied
-            || sparse && array.len() > capacity_of_class(class_for(rung(target.shared, shard, 0.0)))
-        {
+        if emptied || sparse && self.shrinks {
             self.renew(target, shard);
         }
     }
 
     /// Slots with a key.
-    fn keyed(&self) -> usize {
+    pub fn keyed(&self) -> usize {
         let capacity = self.slots.as_ref().map_or(0, Zeroed::len);
         most_keys(capacity) - self.room
     }
@@ -237,205 +358,5 @@ impl ShardTable {
         let slots = self.slots.as_ref().map_or(&[][..], Zeroed::as_slice);
         let entries = slots.iter().map(|entry| (entry.key(), entry.set()));
         entries.filter(|(_, set)| !set.is_empty())
-    }
-
-    /// Copies what counts into a new generation of fitting size, announces it, retires the old.
-    #[cold]
-    #[inline(never)]
-    fn renew(&mut self, target: Target<'_>, shard: usize) {
-        let Target { shared, directory } = target;
-        let (keyed, held) = (self.keyed(), self.held);
-        let (old, old_arena) = (self.slots.take(), std::mem::take(&mut self.arena));
-        let old_len = old.as_ref().map_or(0, Zeroed::len);
-        let gives_up = held == 0 && keyed > 0;
-        self.generation += 1;
-        (self.room, self.held) = (0, 0);
-        if !gives_up {
-            let class = class_for(next_slots(shared, shard, held, keyed));
-            let array = Zeroed::new(capacity_of_class(class));
-            shared
-                .counters
-                .table_bytes
-                .fetch_add(array.bytes(), Relaxed);
-            if let Some(old) = &old {
-                self.copy(old, &array, target);
-            }
-            self.room = most_keys(array.len()) - self.held;
-            // SAFETY: of that class, owned by `self` until the next call, retired below then.
-            unsafe { directory.announce(shard, Some((&array, class))) };
-            self.slots = Some(array);
-        } else {
-            // SAFETY: nothing is announced.
-            unsafe { directory.announce(shard, None) };
-        }
-        let new_len = self.slots.as_ref().map_or(0, Zeroed::len);
-        let Some(old) = old else { return };
-        let events = &shared.counters.events;
-        count(match new_len.cmp(&old_len) {
-            std::cmp::Ordering::Greater => &events.growths,
-            std::cmp::Ordering::Equal => &events.cleanups,
-            std::cmp::Ordering::Less => &events.shrinks,
-        });
-        let (table_bytes, bitmap_bytes) = (old.bytes(), old_arena.bytes());
-        shared.counters.table_bytes.fetch_sub(table_bytes, Relaxed);
-        shared
-            .counters
-            .bitmap_bytes
-            .fetch_sub(bitmap_bytes, Relaxed);
-        shared
-            .grace
-            .retire((old, old_arena), table_bytes + bitmap_bytes);
-    }
-
-    fn copy(&mut self, old: &Zeroed<Slot>, new: &Zeroed<Slot>, target: Target<'_>) {
-        let Target { shared, directory } = target;
-        let any_dead = shared.roster.any_dead();
-        let mut swept = 0;
-        for entry in old.as_slice() {
-            let set = entry.set();
-            let word = if any_dead || set.is_spilled() {
-                self.kept(set, any_dead, &mut swept, shared)
-            } else {
-                set.word()
-            };
-            if word > EMPTY {
-                let key = entry.key();
-                let free = Slots::of(new).vacancy(directory.place(key).scaled);
-                free.claim(key, word);
-                self.held += 1;
-            }
-        }
-        count_many(&shared.counters.events.swept_memberships, swept);
-    }
-
-    /// The word of a set without its dead, its bitmap, if it needs one, in the new arena.
-    fn kept(&mut self, set: Set<'_>, any_dead: bool, swept: &mut usize, shared: &Shared) -> u64 {
-        let roster = &shared.roster;
-        match set.holders() {
-            Holders::Few(few) => {
-                let kept = few.filtered(|slot| !roster.is_dead(slot));
-                *swept += few.len() - kept.len();
-                kept.word()
-            }
-            Holders::Many(bits) => {
-                let is_kept = |slot: &u16| !any_dead || !roster.is_dead(*slot);
-                if any_dead {
-                    *swept += bitmap::slots(bits).filter(|slot| !is_kept(slot)).count();
-                }
-                let width = roster.width().max(bits.len() as u16);
-                let kept = bitmap::slots(bits).filter(is_kept);
-                packed(kept, width, &mut self.arena, shared)
-            }
-        }
-    }
-}
-
-enum Joined {
-    Already,
-    /// The key was there, and nobody held it.
-    First,
-    Beside,
-    /// In a bitmap that is wider than the one before.
-    Wider,
-}
-
-/// Adds `slot` to the holders of a hash that has a key.
-fn join(entry: &Slot, set: Set<'_>, slot: u16, arena: &mut Arena, shared: &Shared) -> Joined {
-    match set.holders() {
-        Holders::Few(few) if few.contains(slot) => Joined::Already,
-        Holders::Few(few) => {
-            entry.publish(grown(few, slot, arena, shared));
-            if few.len() == 0 {
-                Joined::First
-            } else {
-                Joined::Beside
-            }
-        }
-        Holders::Many(bits) if bitmap::contains(bits, slot) => Joined::Already,
-        Holders::Many(bits) if usize::from(slot / 64) < bits.len() => {
-            bitmap::assign(bits, slot, true);
-            Joined::Beside
-        }
-        Holders::Many(bits) => {
-            widen(entry, set, bits, slot, arena, shared);
-            Joined::Wider
-        }
-    }
-}
-
-/// The word for `few` and `slot`, spilled if there is no room.
-fn grown(few: Few, slot: u16, arena: &mut Arena, shared: &Shared) -> u64 {
-    few.with(slot).map_or_else(
-        || {
-            count(&shared.counters.events.spills);
-            let members = few.ids().chain([slot]);
-            arena.make(
-                shared.roster.width(),
-                members,
-                &shared.grace,
-                &shared.counters,
-            )
-        },
-        Few::word,
-    )
-}
-
-/// The word for a set of any size, in the smallest form.
-fn packed(
-    members: impl Iterator<Item = u16> + Clone,
-    width: u16,
-    arena: &mut Arena,
-    shared: &Shared,
-) -> u64 {
-    if members.clone().nth(MAX_INLINE).is_some() {
-        return arena.make(width, members, &shared.grace, &shared.counters);
-    }
-    // At most four, as just seen, so there is room for each.
-    members
-        .fold(Few::EMPTY, |few, slot| few.with(slot).unwrap_or(few))
-        .word()
-}
-
-/// Replaces a bitmap by one that has room for `slot`.
-fn widen(
-    entry: &Slot,
-    set: Set<'_>,
-    bits: &[AtomicU64],
-    slot: u16,
-    arena: &mut Arena,
-    shared: &Shared,
-) {
-    count(&shared.counters.events.widenings);
-    let members = bitmap::slots(bits).chain([slot]);
-    let width = shared.roster.width().max(slot / 64 + 1);
-    entry.publish(arena.make(width, members, &shared.grace, &shared.counters));
-    arena.retire(set.word(), &shared.grace);
-}
-
-/// Publishes `few` without `gone`.
-fn lessened(entry: &Slot, few: Few, gone: impl Fn(u16) -> bool) -> usize {
-    let kept = few.filtered(|slot| !gone(slot));
-    if kept != few {
-        entry.publish(kept.word());
-    }
-    few.len() - kept.len()
-}
-
-/// Moves what is left of a bitmap back into the slot, if it is little.
-fn unspill_if_few(
-    entry: &Slot,
-    set: Set<'_>,
-    bits: &[AtomicU64],
-    arena: &mut Arena,
-    shared: &Shared,
-) {
-    if bitmap::slots(bits).nth(UNSPILL_AT).is_none() {
-        count(&shared.counters.events.unspills);
-        let left = bitmap::slots(bits);
-        entry.publish(
-            left.fold(Few::EMPTY, |few, id| few.with(id).unwrap_or(few))
-                .word(),
-        );
-        arena.retire(set.word(), &shared.grace);
     }
 }

@@ -9,8 +9,7 @@
 
 use crate::counters::{count, count_many};
 use crate::index::Index;
-use crate::membership::{Kind, Tables};
-use crate::shard_table::Target;
+use crate::membership::{Kind, Tables, Writing};
 use crate::types::Sweep;
 
 /// Table slots visited under one hold of a shard's lock.
@@ -61,10 +60,9 @@ impl Pass {
     }
 
     fn slice_of(&mut self, tables: &mut Tables, index: &Index, budget: usize) -> (usize, usize) {
-        let target = Target {
-            shared: &index.shared,
-            directory: &index.directories[self.kind],
-        };
+        let pin = index.shared.grace.pin();
+        let writing = Writing::new(&index.shared, &index.directories, &pin);
+        let target = writing.target(Kind::ALL[self.kind]);
         let (mut visited, mut removed, mut ends) = (0, 0, true);
         if let Some(table) = tables.table_mut(Kind::ALL[self.kind]) {
             let same = self

@@ -12,8 +12,10 @@
 //! capacity walks both arrays in order. Home is a cache line of four slots; it is filled from its first
 //! slot on, then the other lines of its group of four, then the groups after it.
 //!
-//! Within a generation a slot's key is written once, before its word first leaves "vacant"; so a
-//! reader that loads the word (`Acquire`) and finds it not vacant reads the key that the word is for.
+//! A slot's key is written before the word that leaves "vacant" or "empty"; it is replaced only if the word has been
+//! "empty" for a grace period. So a reader sees at most one change of a slot's key while it is pinned, and that one from
+//! a word that was empty already: one that loads the word (`Acquire`), then the key, and finds the set not empty, has the
+//! key that the set belongs to; one that finds it empty may have either key, and neither had a holder then.
 //!
 //! `unsafe` here: turning a directory entry into a slice. Sound because the entry always names a live
 //! array of the capacity it states, and a retired array is freed only after a grace period that the
@@ -66,7 +68,12 @@ impl Slot {
         self.key.load(Ordering::Relaxed)
     }
 
-    /// Writer only: gives a vacant slot its key and first set word.
+    #[inline]
+    pub fn word(&self) -> u64 {
+        self.word.load(Ordering::Acquire)
+    }
+
+    /// Writer only: gives a vacant slot, or one that [`crate::set::takes_key`], its key and first set word.
     pub fn claim(&self, key: u64, word: u64) {
         self.key.store(key, Ordering::Relaxed);
         self.word.store(word, Ordering::Release);
@@ -78,23 +85,13 @@ impl Slot {
     }
 }
 
-/// Slots in a cache line, the unit of probing.
-const SLOTS_PER_LINE: usize = crate::sync::sized(4, 2);
+/// Slots in a cache line, the unit of probing. They get their keys from the first to the last.
+pub(crate) const SLOTS_PER_LINE: usize = crate::sync::sized(4, 2);
+pub(crate) type Line = [Slot; SLOTS_PER_LINE];
 /// Lines that overflow into each other before they do into those after them. Larger groups are full less
 /// often, so that searches end soon even in tables that are nearly so.
 const LINES_PER_GROUP: usize = crate::sync::sized(4, 2);
 const SLOTS_PER_GROUP: usize = SLOTS_PER_LINE * LINES_PER_GROUP;
-
-/// Blocks whose searches are fetched together.
-pub(crate) const BATCH: usize = 64;
-/// The steps of a search that are fetched in one round; longer ones are rare.
-const ROUNDS: [usize; 5] = [
-    0,
-    1,
-    LINES_PER_GROUP,
-    LINES_PER_GROUP + 2,
-    2 * LINES_PER_GROUP,
-];
 
 /// Capacities are whole groups: any number up to 63, then 32 to 63 times a power of two, so that
 /// rounding up never adds more than 1/32. The class is such a number in 16 bits, ascending with it.
@@ -120,7 +117,7 @@ pub(crate) fn class_for(slots: usize) -> u16 {
 }
 
 /// The slots of one generation, borrowed for as long as a pin (or the shard's lock) holds them.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Slots<'p> {
     slots: &'p [Slot],
 }
@@ -143,21 +140,6 @@ impl<'p> Slots<'p> {
     /// The slot that has the key, or else the vacant slot where its search ends.
     #[inline]
     pub fn locate(self, hash: u64, scaled: u64) -> (&'p Slot, Set<'p>) {
-        self.first_of(scaled, |slot, set| {
-            // No short circuit: which of a line's slots it is cannot be foreseen, so no branch should
-            // depend on it. The word is loaded before the key in any case.
-            set.is_vacant() | (slot.key() == hash)
-        })
-    }
-
-    /// The first vacant slot from the home line on, for a key that is known not to be there.
-    #[inline]
-    pub fn vacancy(self, scaled: u64) -> &'p Slot {
-        self.first_of(scaled, |_, set| set.is_vacant()).0
-    }
-
-    #[inline]
-    fn first_of(self, scaled: u64, wanted: impl Fn(&Slot, Set<'p>) -> bool) -> (&'p Slot, Set<'p>) {
         let home = self.home(scaled);
         let mut step = 0;
         // Ends: the writer keeps at least one slot vacant.
@@ -166,8 +148,10 @@ impl<'p> Slots<'p> {
             let line = &self.slots[at..at + SLOTS_PER_LINE];
             let sets: [Set<'p>; SLOTS_PER_LINE] = std::array::from_fn(|at| line[at].set());
             let mut found = 0u32;
+            // No short circuit: which of a line's slots it is cannot be foreseen, so no branch should depend on it. The
+            // words are loaded before the keys in any case.
             for (at, slot) in line.iter().enumerate() {
-                found |= u32::from(wanted(slot, sets[at])) << at;
+                found |= u32::from(sets[at].is_vacant() | (slot.key() == hash)) << at;
             }
             if found != 0 {
                 let at = found.trailing_zeros() as usize % SLOTS_PER_LINE;
@@ -177,26 +161,57 @@ impl<'p> Slots<'p> {
         }
     }
 
-    /// Whether a search goes on after this step: the line is full, of other keys.
+    /// Whether these are the slots of `array`.
     #[inline]
-    fn passes(self, hash: u64, home: usize, step: usize) -> bool {
-        let at = self.probed(home, step);
-        let line = &self.slots[at..at + SLOTS_PER_LINE];
-        line.iter().fold(true, |passed, slot| {
-            passed & !slot.set().is_vacant() & (slot.key() != hash)
+    pub fn are_of(self, array: Option<&Zeroed<Slot>>) -> bool {
+        array.map_or(self.slots.is_empty(), |array| {
+            std::ptr::eq(array.first().as_ptr(), self.slots.as_ptr())
         })
+    }
+
+    #[inline]
+    pub fn slot(self, at: usize) -> Option<&'p Slot> {
+        self.slots.get(at)
+    }
+
+    /// The line that begins at slot `at`; none past the end.
+    #[inline(always)]
+    pub fn line(self, at: usize) -> Option<&'p Line> {
+        self.slots.get(at..)?.first_chunk()
+    }
+
+    /// Writer only, before the slots are announced: adds a key that is not there yet.
+    #[inline(always)]
+    pub fn fill(self, scaled: u64, key: u64, word: u64) {
+        let home = self.home(scaled);
+        let mut step = 0;
+        loop {
+            let at = self.probed(home, step);
+            let line = &self.slots[at..at + SLOTS_PER_LINE];
+            // Lines fill from the first slot on, so there are as many keys as words that are not vacant.
+            let keys: usize = line
+                .iter()
+                .map(|slot| usize::from(!slot.set().is_vacant()))
+                .sum();
+            if let Some(entry) = line.get(keys) {
+                entry.claim(key, word);
+                return;
+            }
+            step += 1;
+        }
     }
 
     /// The first slot of the line that is probed as number `step`: all lines of the home's group first, the
     /// nearest first, then those of the groups after it.
     #[inline]
-    fn probed(self, home: usize, step: usize) -> usize {
+    pub fn probed(self, home: usize, step: usize) -> usize {
         let within = (step % LINES_PER_GROUP) * SLOTS_PER_LINE;
         let further = (home ^ within) + step / LINES_PER_GROUP * SLOTS_PER_GROUP;
         if further < self.slots.len() {
             further
         } else {
-            further % self.slots.len()
+            // Without slots there is no line, and whoever asks for it is told so.
+            further.checked_rem(self.slots.len()).unwrap_or(0)
         }
     }
 }
@@ -273,48 +288,6 @@ impl Directory {
         let place = self.place(hash);
         if let Some(slots) = self.open(place.shard, pin) {
             prefetch(&slots.slots[slots.home(place.scaled)]);
-        }
-    }
-
-    /// Fetches what the searches for `hashes`, at most [`BATCH`], will read. The home lines first; then, in rounds,
-    /// the next lines for those whose lines so far are full of other keys. So all of them
-    /// wait for memory together, also those that search far.
-    pub fn prefetch_all(&self, hashes: &[u64], pin: &Pin<'_>) {
-        let mut homes = [(Slots { slots: &[] }, 0); BATCH];
-        for (&hash, home) in hashes.iter().zip(&mut homes) {
-            let place = self.place(hash);
-            if let Some(slots) = self.open(place.shard, pin) {
-                *home = (slots, slots.home(place.scaled));
-                prefetch(&slots.slots[home.1]);
-            }
-        }
-        let mut pending = [0; BATCH];
-        let mut count = 0;
-        for (place, (slots, _)) in homes[..hashes.len().min(BATCH)].iter().enumerate() {
-            pending[count] = place as u8;
-            count += usize::from(!slots.slots.is_empty());
-        }
-        for steps in ROUNDS.windows(3) {
-            let (from, to, further) = (steps[0], steps[1], steps[2]);
-            let mut left = 0;
-            // No branch on what cannot be foreseen: every place is written, and the next one goes over it
-            // if its search ends here.
-            for at in 0..count {
-                let place = pending[at];
-                let (slots, home) = homes[usize::from(place)];
-                let hash = hashes[usize::from(place)];
-                pending[left] = place;
-                left += usize::from(
-                    (from..to).fold(true, |passed, step| passed & slots.passes(hash, home, step)),
-                );
-            }
-            for &place in &pending[..left] {
-                let (slots, home) = homes[usize::from(place)];
-                for step in to..further {
-                    prefetch(&slots.slots[slots.probed(home, step)]);
-                }
-            }
-            count = left;
         }
     }
 
