@@ -1,7 +1,7 @@
 //! One cell's state in this replica: records in, matches and reports out.
 //!
 //! Look-ups go to the index and take no lock. Everything else goes through one lock around the
-//! worker table, held for one record, one tick or one report at a time; the server keeps those off
+//! worker table, held for a few records, one tick or one report at a time; the server keeps those off
 //! the threads that answer look-ups. Time comes in as an argument throughout.
 
 use std::collections::BTreeSet;
@@ -15,11 +15,16 @@ use kvatlas_wire::v1;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::changes::Changes;
 use crate::counters::{Count, Counters, Histogram};
-use crate::decode::{self, DecodeError, Header, Record};
+use crate::decode::{self, DecodeError, EventList, Header, Record};
 use crate::table::{Table, WORKERS_MAX};
 use crate::worker::{Outcome, Surroundings, Worker};
 
+/// Records decoded, and then sequenced under one lock.
+const GROUP_RECORDS: usize = 64;
+/// Bytes of records after which a group ends.
+const GROUP_BYTES: usize = 64 << 10;
 /// Table slots of the index that one tick's clean-up looks at.
 const SWEEP_SLOTS: usize = 1 << 17;
 
@@ -58,6 +63,9 @@ pub struct Applied {
     /// The workers that the records spoke of.
     pub workers: BTreeSet<WorkerKey>,
 }
+
+/// A record of this cell, or why it is none.
+type Checked<'a> = Result<Record<'a>, (Count, String)>;
 
 /// One cell's state. Share it by `Arc`.
 pub struct Cell {
@@ -99,25 +107,22 @@ impl Cell {
         now_ms: u64,
     ) -> Applied {
         let mut applied = Applied::default();
+        let mut around = self.surroundings(self.has_room());
         let place = self.table.lock().logs.place(transport);
+        let mut group = Vec::with_capacity(GROUP_RECORDS);
+        let mut group_bytes = 0;
         for (bytes, appended_ms) in records {
-            let result = self.check(bytes).and_then(|record| {
-                let key = record.header.worker;
-                applied.workers.insert(key);
-                self.take(record, (place, appended_ms), now_ms)
-            });
-            match result {
-                Ok(()) => {
-                    applied.accepted += 1;
-                    self.counters.add(Count::RecordsAccepted);
-                }
-                Err((count, reason)) => {
-                    applied.rejected += 1;
-                    self.counters.add(count);
-                    applied.first_rejection.get_or_insert(reason);
-                }
+            let list = around.changes.take_list();
+            group.push((self.check(bytes, list), appended_ms));
+            group_bytes += bytes.len();
+            if group.len() == GROUP_RECORDS || group_bytes >= GROUP_BYTES {
+                self.take_all(&mut group, place, now_ms, &mut around, &mut applied);
+                group_bytes = 0;
             }
         }
+        self.take_all(&mut group, place, now_ms, &mut around, &mut applied);
+        self.counters
+            .add_many(Count::RecordsAccepted, applied.accepted);
         applied
     }
 
@@ -126,14 +131,14 @@ impl Cell {
     pub fn tick(&self, now_ms: u64, log_alive: bool) {
         let sweep = self.index.sweep(SWEEP_SLOTS);
         let has_room = self.has_room();
-        let around = self.surroundings(has_room);
+        let mut around = self.surroundings(has_room);
         let mut table = self.table.lock();
         table.logs.on_tick(now_ms, log_alive, self.config.lease_ms);
         let mut outcomes = Vec::new();
         let mut needs = Vec::new();
         let Table { workers, logs, .. } = &mut *table;
         for worker in workers.values_mut().filter(|worker| worker.is_listed()) {
-            let outcome = worker.on_tick(&around, logs, now_ms);
+            let outcome = worker.on_tick(&mut around, logs, now_ms);
             needs.push((worker.key, worker.lacks_records(has_room)));
             if outcome.changed || outcome.notice.is_some() {
                 outcomes.push((worker.key, outcome));
@@ -226,8 +231,8 @@ impl Cell {
         read(&self.table.lock())
     }
 
-    fn check<'a>(&self, bytes: &'a [u8]) -> Result<Record<'a>, (Count, String)> {
-        let record = decode::decode(bytes).map_err(|error| {
+    fn check<'a>(&self, bytes: &'a [u8], list: EventList) -> Checked<'a> {
+        let record = decode::decode_into(bytes, list).map_err(|error| {
             let count = match error {
                 DecodeError::Frame(FrameError::Foreign) => Count::RejectedForeign,
                 DecodeError::Frame(FrameError::UnknownVersion(_)) => Count::RejectedVersion,
@@ -273,16 +278,47 @@ impl Cell {
         Ok(())
     }
 
+    /// Sequence a group of records; what they change is written before the lock is given up.
+    fn take_all<'a>(
+        &self,
+        group: &mut Vec<(Checked<'a>, u64)>,
+        place: usize,
+        now_ms: u64,
+        around: &mut Surroundings<'_>,
+        applied: &mut Applied,
+    ) {
+        let mut table = self.table.lock();
+        let mut last = None;
+        for (checked, appended_ms) in group.drain(..) {
+            let result = checked.and_then(|record| {
+                let key = record.header.worker;
+                if last.replace(key) != Some(key) {
+                    applied.workers.insert(key);
+                }
+                self.take(&mut table, record, (place, appended_ms), now_ms, around)
+            });
+            match result {
+                Ok(()) => applied.accepted += 1,
+                Err((count, reason)) => {
+                    applied.rejected += 1;
+                    self.counters.add(count);
+                    applied.first_rejection.get_or_insert(reason);
+                }
+            }
+        }
+        around.changes.flush();
+    }
+
     fn take(
         &self,
+        table: &mut Table,
         record: Record<'_>,
         (place, appended_ms): (usize, u64),
         now_ms: u64,
+        around: &mut Surroundings<'_>,
     ) -> Result<(), (Count, String)> {
         let (key, speaker) = (record.header.worker, record.header.speaker);
-        let has_room = self.has_room();
-        let around = self.surroundings(has_room);
-        let mut table = self.table.lock();
+        let has_room = around.has_room;
         let is_full = table.workers.len() >= WORKERS_MAX;
         let Table { workers, logs, .. } = &mut *table;
         logs.on_append(place, appended_ms, now_ms);
@@ -294,7 +330,7 @@ impl Cell {
             }
             Entry::Vacant(entry) => entry.insert(Worker::new(key, self.config.limits)),
         };
-        let outcome = worker.on_record(&around, logs, (place, appended_ms), record, now_ms);
+        let outcome = worker.on_record(around, logs, (place, appended_ms), record, now_ms);
         let current = worker.sequencer.speaker();
         let lacks = worker.lacks_records(has_room);
         if current.epoch == 0 {
@@ -302,7 +338,7 @@ impl Cell {
         }
         let verdict = outcome.verdict;
         table.note_need(key, lacks);
-        self.publish(&mut table, key, outcome);
+        self.publish(table, key, outcome);
         let WorkerKey { worker_id, dp_rank } = key;
         match verdict {
             Verdict::RivalInstance => Err((
@@ -353,7 +389,7 @@ impl Cell {
 
     /// Empty the largest worker: the index is over its budget and no dead set is left to sweep.
     fn shed(&self, table: &mut Table, now_ms: u64) {
-        let around = self.surroundings(false);
+        let mut around = self.surroundings(false);
         let largest = table
             .workers
             .values_mut()
@@ -361,7 +397,7 @@ impl Cell {
         let Some(worker) = largest.filter(|worker| worker.blocks(&self.index) > 0) else {
             return;
         };
-        worker.put_over_budget(&around, now_ms);
+        worker.put_over_budget(&mut around, now_ms);
         let key = worker.key;
         let WorkerKey { worker_id, dp_rank } = key;
         let bytes = self.config.memory_bytes_max;
@@ -384,6 +420,8 @@ impl Cell {
         Surroundings {
             index: &self.index,
             counters: &self.counters,
+            changes: Changes::new(&self.index, &self.counters),
+            steps: Vec::new(),
             lease_ms: self.config.lease_ms,
             has_room,
         }

@@ -113,13 +113,17 @@ pub struct Record<'a> {
 /// # Errors
 /// [`DecodeError`] says what is wrong; nothing of such a record may be used.
 pub fn decode(record: &[u8]) -> Result<Record<'_>, DecodeError> {
+    decode_into(record, EventList::default())
+}
+
+/// As [`decode`]; `list` is empty, and its room is used for the record's events.
+pub(crate) fn decode_into(record: &[u8], mut list: EventList) -> Result<Record<'_>, DecodeError> {
     if record.len() > RECORD_BYTES_MAX {
         return Err(DecodeError::TooLarge);
     }
     let payload = frame::open(record).map_err(DecodeError::Frame)?;
     let (mut header, mut first_event_id) = (None, 0);
     let (mut snapshot, mut heartbeat) = (None, None);
-    let mut list = EventList::default();
     for field in Fields::of(payload) {
         match field? {
             (1, value) => header = Some(value.bytes()?),

@@ -5,12 +5,14 @@
 //! 1. [`decode`] – from bytes to events, a snapshot's part or a heartbeat; every check of form
 //! 2. [`cell`] – does it speak of this cell, in its terms? counted by reason if not
 //! 3. `worker` – its worker's sequencer decides, and the steps it orders go to the index
-//! 4. `table` – who is there, and what has changed since a watcher's last look
-//! 5. [`lease`] – who still speaks, in the logs' own time
+//! 4. `changes` – many records' changes are written together
+//! 5. `table` – who is there, and what has changed since a watcher's last look
+//! 6. [`lease`] – who still speaks, in the logs' own time
 //!
 //! and of a request: `server`. `need` lists who lacks records; `report` and [`counters`] say how it all went.
 
 pub mod cell;
+mod changes;
 pub mod counters;
 pub mod decode;
 pub mod lease;

@@ -9,6 +9,7 @@ use kvatlas_events::sequencer::{
 use kvatlas_index::{Index, SlotId, Tier, WorkerKey};
 use kvatlas_wire::v1;
 
+use crate::changes::Changes;
 use crate::counters::{Count, Counters};
 use crate::decode::{Body, Event, EventList, Record, tier_digests};
 use crate::lease::{Heard, Logs};
@@ -18,6 +19,9 @@ use crate::need::WorkerNeed;
 pub(crate) struct Surroundings<'a> {
     pub index: &'a Index,
     pub counters: &'a Counters,
+    pub changes: Changes<'a>,
+    /// Room for what a sequencer orders.
+    pub steps: Vec<Step<EventList>>,
     pub lease_ms: u64,
     /// Whether the index may grow.
     pub has_room: bool,
@@ -72,7 +76,7 @@ impl Worker {
     /// Sequence and apply one record of this worker.
     pub fn on_record(
         &mut self,
-        around: &Surroundings<'_>,
+        around: &mut Surroundings<'_>,
         logs: &Logs,
         (place, appended_ms): (usize, u64),
         record: Record<'_>,
@@ -80,7 +84,7 @@ impl Worker {
     ) -> Outcome {
         let before = (self.state(), self.sequencer.speaker());
         let speaker = record.header.speaker;
-        let mut steps = Vec::new();
+        let mut steps = std::mem::take(&mut around.steps);
         let mut notice = None;
         let mut beat = None;
         let verdict = match record.body {
@@ -127,7 +131,7 @@ impl Worker {
     }
 
     /// Time has passed: leases, gaps and recoveries run out.
-    pub fn on_tick(&mut self, around: &Surroundings<'_>, logs: &Logs, now_ms: u64) -> Outcome {
+    pub fn on_tick(&mut self, around: &mut Surroundings<'_>, logs: &Logs, now_ms: u64) -> Outcome {
         let before = self.state();
         let mut steps = Vec::new();
         let mut notice = None;
@@ -168,7 +172,7 @@ impl Worker {
     }
 
     /// Empty the worker for lack of memory; it is not recovered until there is room.
-    pub fn put_over_budget(&mut self, around: &Surroundings<'_>, now_ms: u64) {
+    pub fn put_over_budget(&mut self, around: &mut Surroundings<'_>, now_ms: u64) {
         let mut steps = Vec::new();
         self.over_budget = true;
         self.sequencer.give_up(&mut steps);
@@ -256,6 +260,9 @@ impl Worker {
     }
 
     fn renew(&mut self, around: &Surroundings<'_>, logs: &Logs) {
+        if self.lease_runs {
+            return; // only a tick ends it
+        }
         let runs = self
             .heard
             .age_ms(logs)
@@ -267,11 +274,11 @@ impl Worker {
         self.lease_runs |= runs;
     }
 
-    fn run(&mut self, around: &Surroundings<'_>, steps: Vec<Step<EventList>>, now_ms: u64) {
-        for step in steps {
+    fn run(&mut self, around: &mut Surroundings<'_>, mut steps: Vec<Step<EventList>>, now_ms: u64) {
+        for step in steps.drain(..) {
             match step {
                 Step::Empty => self.change_slot(around),
-                Step::Apply { payload, skip } => self.apply(around, &payload, skip as usize),
+                Step::Apply { payload, skip } => self.apply(around, payload, skip as usize),
                 Step::Replace(parts) if self.over_budget && !around.has_room => {
                     drop(parts);
                     around.counters.add(Count::SnapshotsNoRoom);
@@ -280,9 +287,10 @@ impl Worker {
                 }
                 Step::Replace(parts) => {
                     self.over_budget = false;
+                    let index = around.index;
                     self.change_slot_to(around, |slot| {
                         for part in &parts {
-                            around.index.store(slot, Tier::ALL[part.tier], &part.hashes);
+                            index.store(slot, Tier::ALL[part.tier], &part.hashes);
                         }
                     });
                     around.counters.add(Count::SnapshotsLoaded);
@@ -290,6 +298,7 @@ impl Worker {
                 Step::Close(closing) => self.close(around, closing, now_ms),
             }
         }
+        around.steps = steps;
         let closed = matches!(self.sequencer.standing(), Standing::Closed(_));
         if self.slot.is_none() && !closed {
             // The index has no slot for it: it waits, without a set, for its next snapshot.
@@ -298,33 +307,31 @@ impl Worker {
         }
     }
 
-    fn apply(&mut self, around: &Surroundings<'_>, list: &EventList, skip: usize) {
+    fn apply(&mut self, around: &mut Surroundings<'_>, list: EventList, skip: usize) {
+        let mut applied = 0;
         for event in &list.events[skip..] {
-            let Some(slot) = self.slot else { return };
+            let Some(slot) = self.slot else { break };
+            applied += 1;
             match event {
                 Event::Store(tier, hashes) => {
-                    let stored = around
-                        .index
-                        .store(slot, *tier, &list.hashes[hashes.clone()]);
-                    around.counters.add_many(Count::HashesStored, stored as u64);
+                    let hashes = &list.hashes[hashes.clone()];
+                    around.changes.push(slot, *tier, true, hashes);
                 }
                 Event::Remove(tier, hashes) => {
-                    let removed = around
-                        .index
-                        .remove(slot, *tier, &list.hashes[hashes.clone()]);
-                    around
-                        .counters
-                        .add_many(Count::HashesRemoved, removed as u64);
+                    let hashes = &list.hashes[hashes.clone()];
+                    around.changes.push(slot, *tier, false, hashes);
                 }
                 Event::Clear(None) => self.change_slot(around),
                 Event::Clear(Some(tier)) => self.clear(around, slot, *tier),
                 Event::Shutdown(_) => {}
             }
-            around.counters.add(Count::EventsApplied);
         }
+        around.changes.count_events(applied);
+        around.changes.give_back(list);
     }
 
-    fn clear(&mut self, around: &Surroundings<'_>, slot: SlotId, tier: Tier) {
+    fn clear(&mut self, around: &mut Surroundings<'_>, slot: SlotId, tier: Tier) {
+        around.changes.flush();
         let summary = around.index.summary(slot);
         let alone = Tier::ALL
             .iter()
@@ -337,7 +344,8 @@ impl Worker {
         }
     }
 
-    fn close(&mut self, around: &Surroundings<'_>, closing: Closing, now_ms: u64) {
+    fn close(&mut self, around: &mut Surroundings<'_>, closing: Closing, now_ms: u64) {
+        around.changes.flush();
         if let Some(slot) = self.slot.take() {
             around.index.retire(slot);
         }
@@ -352,7 +360,8 @@ impl Worker {
         }
     }
 
-    fn change_slot(&mut self, around: &Surroundings<'_>) {
+    fn change_slot(&mut self, around: &mut Surroundings<'_>) {
+        around.changes.flush();
         let is_empty = self
             .slot
             .is_some_and(|slot| around.index.summary(slot).blocks == 0);
@@ -362,7 +371,8 @@ impl Worker {
     }
 
     /// Swap in a fresh slot once `fill` has filled it; look-ups see the old set or the new one.
-    fn change_slot_to(&mut self, around: &Surroundings<'_>, fill: impl FnOnce(SlotId)) {
+    fn change_slot_to(&mut self, around: &mut Surroundings<'_>, fill: impl FnOnce(SlotId)) {
+        around.changes.flush();
         let fresh = around.index.allocate(self.key).or_else(|_| {
             // Slots of the dead come back with the sweep; a full pass of it is the last resort.
             while around.index.sweep(usize::MAX).freed > 0 {}
@@ -397,12 +407,13 @@ impl Worker {
     /// Compare the publisher's digest with the index's at the same event.
     fn compare(
         &mut self,
-        around: &Surroundings<'_>,
+        around: &mut Surroundings<'_>,
         heartbeat: &v1::Heartbeat,
         now_ms: u64,
     ) -> Option<String> {
         // The decoder has checked the tiers.
         let theirs = tier_digests(&heartbeat.digests).ok()?;
+        around.changes.flush();
         let ours = self.digests(around.index);
         around.counters.add(Count::DigestsCompared);
         let tier = (0..TIERS).find(|&tier| ours[tier] != theirs[tier])?;
