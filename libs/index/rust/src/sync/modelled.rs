@@ -10,15 +10,13 @@
 //!   there, the stores it must not miss are `SeqCst` read-modify-writes: in one interleaving the accesses have one order.
 //! - It does not know that memory is freed. Here what is dropped through the grace period is checked for having been
 //!   read last *before* that (in the sense of happens-before), is kept, and may not be touched again.
-//! - `OnceLock`, which it lacks.
+//! - A `try_write` sees locks that are held, and `OnceLock`, which it lacks.
 
 use std::alloc::{Layout, dealloc};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-
-pub(crate) use loom::sync::{RwLockReadGuard, RwLockWriteGuard};
 
 thread_local! {
     /// What was dropped in this run of the model. All its threads are one thread of the machine.
@@ -202,6 +200,13 @@ impl Guarded {
         self.alive.check();
         self.reads.with(|_| ());
     }
+
+    /// Its owner is freed, or changed as if nobody could read it: every reading must have happened before.
+    #[track_caller]
+    pub fn end(&self) {
+        self.reads.with_mut(|_| ());
+        self.alive.end();
+    }
 }
 
 // SAFETY: as for `Alive`; the cell holds nothing.
@@ -223,9 +228,8 @@ impl<T: HasGuard + 'static> Drop for Leaving<T> {
     fn drop(&mut self) {
         if let Some(item) = self.0.take() {
             if !std::thread::panicking() {
-                item.guard().reads.with_mut(|_| ());
+                item.guard().end();
             }
-            item.guard().alive.end();
             bury(item);
         }
     }
@@ -246,21 +250,64 @@ impl<T> Mutex<T> {
     }
 }
 
-pub(crate) struct RwLock<T>(loom::sync::RwLock<T>);
+/// `loom`'s own, with one thing more: it does not take the release of a lock for an event, which is right for those
+/// who wait for it, but a `try_write` that comes before it fails. `seen` is touched by both, so that each order is
+/// among those that are explored.
+pub(crate) struct RwLock<T> {
+    lock: loom::sync::RwLock<T>,
+    seen: Seen,
+}
+
+#[derive(Default)]
+struct Seen(loom::sync::atomic::AtomicU32);
+
+impl Seen {
+    fn touch(&self) {
+        if !std::thread::panicking() {
+            self.0.fetch_add(1, atomic::Ordering::Relaxed);
+        }
+    }
+}
+
+/// Held until dropped; `seen` is touched before the lock is released.
+pub(crate) struct Held<'a, G> {
+    seen: &'a Seen,
+    _guard: G,
+}
+
+pub(crate) type RwLockReadGuard<'a, T> = Held<'a, loom::sync::RwLockReadGuard<'a, T>>;
+pub(crate) type RwLockWriteGuard<'a, T> = Held<'a, loom::sync::RwLockWriteGuard<'a, T>>;
+
+impl<G> Drop for Held<'_, G> {
+    fn drop(&mut self) {
+        self.seen.touch();
+    }
+}
 
 impl<T> RwLock<T> {
     pub fn new(value: T) -> Self {
-        Self(loom::sync::RwLock::new(value))
+        Self {
+            lock: loom::sync::RwLock::new(value),
+            seen: Seen::default(),
+        }
     }
 
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        self.0.read().unwrap()
+        Held {
+            seen: &self.seen,
+            _guard: self.lock.read().unwrap(),
+        }
     }
 
     #[track_caller]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
-        self.0.try_write().ok()
+        self.seen.touch();
+        let guard = self.lock.try_write().ok()?;
+        Some(Held {
+            seen: &self.seen,
+            _guard: guard,
+        })
     }
 }
 

@@ -1,0 +1,129 @@
+//! Sets of many: spilling into a bitmap, widening it, and using its memory again, under readers.
+
+use super::{Arc, Orders, allocated, explore, found, live, remove, settle, small, spawn, store};
+use crate::bitmap::{self, Arena};
+use crate::counters::Counters;
+use crate::grace::Grace;
+use crate::set::Holders;
+use crate::table::{SLOTS_PER_LINE, Slot};
+use crate::zeroed::Zeroed;
+
+/// Whoever found the workers 1 to 4 finds them also while a fifth moves the set to a bitmap and leaves again.
+#[test]
+fn spilling_and_returning_show_every_holder() {
+    explore("bitmap::spill", Orders::Preemptions(3), || {
+        let index = small();
+        for id in 1..=3 {
+            live(&index, id, &[1]);
+        }
+        let four = live(&index, 4, &[1]);
+        let five = live(&index, 5, &[]);
+        let reader = spawn({
+            let index = Arc::clone(&index);
+            move || {
+                let mut answer = found(&index, &[1]);
+                answer.retain(|&(id, _)| id < 4);
+                assert_eq!(answer, [(1, 1), (2, 1), (3, 1)]);
+            }
+        });
+        store(&index, five, &[1]);
+        remove(&index, four, &[1]);
+        remove(&index, five, &[1]);
+        assert!(index.events().spills > 0 && index.events().unspills > 0);
+        reader.join().unwrap();
+        settle(&index);
+    });
+}
+
+struct Stage {
+    grace: Grace,
+    array: Zeroed<Slot>,
+}
+
+impl Stage {
+    /// Members of the set in slot `at`, read twice under one pin.
+    fn read(&self, at: usize) -> [Vec<u16>; 2] {
+        let _pin = self.grace.pin();
+        let set = self.array.as_slice()[at].set();
+        [(); 2].map(|()| match set.holders() {
+            Holders::Few(few) => few.ids().collect(),
+            Holders::Many(bits) => bitmap::slots(bits).collect(),
+        })
+    }
+}
+
+/// One set moves to a wider bitmap; what it leaves behind becomes another's as soon as that is allowed.
+#[test]
+fn a_bitmap_is_not_used_again_while_it_may_be_read() {
+    explore("bitmap::widen_and_reuse", Orders::Preemptions(3), || {
+        let stage = Arc::new(Stage {
+            grace: Grace::new(),
+            array: Zeroed::new(SLOTS_PER_LINE),
+        });
+        let counters = Counters::default();
+        let mut arena = Arena::default();
+        let mut make = |width, members: &[u16]| {
+            let members = members.iter().copied();
+            arena.make(width, members, &stage.grace, &counters)
+        };
+        let entries = stage.array.as_slice();
+        let narrow = make(1, &[1, 2]);
+        entries[0].claim(7, narrow);
+        let reader = spawn({
+            let stage = Arc::clone(&stage);
+            move || {
+                for members in stage.read(0) {
+                    let was = [&[1, 2][..], &[1, 2, 65], &[2, 65]].contains(&&members[..]);
+                    assert!(was, "{members:?}");
+                }
+            }
+        });
+        entries[0].publish(make(2, &[1, 2, 65]));
+        arena.retire(narrow, &stage.grace);
+        let wide = entries[0].set();
+        if let Holders::Many(bits) = wide.holders() {
+            bitmap::assign(bits, 1, false);
+        }
+        for at in 9..11 {
+            let word = arena.make(1, [at].into_iter(), &stage.grace, &counters);
+            entries[1].publish(word);
+        }
+        reader.join().unwrap();
+        assert_eq!(stage.read(0)[0], [2, 65]);
+        assert_eq!(stage.read(1)[0], [10]);
+    });
+}
+
+/// The same in an index: the second of two crowds spills into what the first one left.
+#[test]
+fn crowds_that_take_turns_do_not_mix() {
+    explore("bitmap::turns", Orders::Preemptions(3), || {
+        let index = small();
+        let members: Vec<_> = (1..=5).map(|id| allocated(&index, id)).collect();
+        for &member in &members {
+            index.publish(member);
+            store(&index, member, &[1]);
+        }
+        for &member in &members[..4] {
+            store(&index, member, &[2]);
+        }
+        let reader = spawn({
+            let index = Arc::clone(&index);
+            move || {
+                let one = found(&index, &[1]);
+                assert!(one.iter().any(|&(id, _)| id == 5), "{one:?}");
+            }
+        });
+        for &member in &members[..2] {
+            remove(&index, member, &[1]);
+        }
+        index.shared.grace.step();
+        index.shared.grace.step();
+        store(&index, members[4], &[2]);
+        remove(&index, members[4], &[2]);
+        reader.join().unwrap();
+        assert_eq!(found(&index, &[1]), [(3, 1), (4, 1), (5, 1)]);
+        assert_eq!(found(&index, &[2]), [(1, 1), (2, 1), (3, 1), (4, 1)]);
+        settle(&index);
+    });
+}

@@ -1,0 +1,130 @@
+//! The table under readers: keys beside their words, a generation after another, keys replaced in place.
+
+use super::{Arc, Orders, allocated, explore, found, live, remove, settle, small, spawn, store};
+use crate::index::Index;
+use crate::set::Few;
+use crate::table::{SLOTS_PER_LINE, Slot, Slots};
+use crate::zeroed::Zeroed;
+
+#[test]
+fn a_reader_that_sees_a_word_has_its_key() {
+    explore("table::claim", Orders::Every, || {
+        let array = Arc::new(Zeroed::<Slot>::new(SLOTS_PER_LINE));
+        let reader = spawn({
+            let array = Arc::clone(&array);
+            move || {
+                let slots = Slots::of(&array);
+                for (key, slot) in [(7, 1), (8, 2)] {
+                    let (_, set) = slots.locate(key, 0);
+                    assert!(set.is_vacant() || set.word() == Few::one(slot).word());
+                }
+            }
+        });
+        array.as_slice()[0].claim(7, Few::one(1).word());
+        // No more: a search ends at a vacant slot, of which the one writer always keeps one.
+        reader.join().unwrap();
+        let (_, set) = Slots::of(&array).locate(7, 0);
+        assert_eq!(set.word(), Few::one(1).word());
+    });
+}
+
+/// A reader that looks for `stable`, twice, and must find it.
+fn sees(index: &Arc<Index>, stable: u64) -> super::JoinHandle<()> {
+    let index = Arc::clone(index);
+    spawn(move || {
+        for _ in 0..2 {
+            assert_eq!(found(&index, &[stable]), [(1, 1)]);
+        }
+    })
+}
+
+#[test]
+fn growth_loses_nothing_and_frees_nothing_too_soon() {
+    explore("table::growth", Orders::Preemptions(3), || {
+        let index = small();
+        let one = live(&index, 1, &[1, 2, 3]);
+        let reader = sees(&index, 1);
+        store(&index, one, &[4]);
+        assert_eq!(index.events().growths, 1);
+        let _ = index.sweep(4);
+        let _ = index.sweep(4);
+        reader.join().unwrap();
+        assert_eq!(found(&index, &[1, 2, 3, 4]), [(1, 4)]);
+        settle(&index);
+    });
+}
+
+#[test]
+fn a_block_that_is_stored_is_found_whole_or_not_at_all() {
+    explore("table::first_block", Orders::Every, || {
+        let index = small();
+        let one = live(&index, 1, &[]);
+        let reader = spawn({
+            let index = Arc::clone(&index);
+            move || {
+                let answer = found(&index, &[1]);
+                assert!(answer.is_empty() || answer == [(1, 1)], "{answer:?}");
+            }
+        });
+        store(&index, one, &[1]);
+        reader.join().unwrap();
+        assert_eq!(found(&index, &[1]), [(1, 1)]);
+    });
+}
+
+#[test]
+fn giving_up_a_table_frees_nothing_too_soon() {
+    explore("table::given_up", Orders::Preemptions(3), || {
+        let index = small();
+        let one = live(&index, 1, &[1, 2]);
+        let reader = spawn({
+            let index = Arc::clone(&index);
+            move || {
+                let answer = found(&index, &[1]);
+                assert!(answer.is_empty() || answer == [(1, 1)], "{answer:?}");
+            }
+        });
+        remove(&index, one, &[2, 1]);
+        let _ = index.sweep(4);
+        let _ = index.sweep(4);
+        reader.join().unwrap();
+        assert_eq!(index.memory_bytes().tables, 0, "nothing is held");
+        settle(&index);
+    });
+}
+
+/// Keys 2 and 3 each take the place of the one before, once nobody can see that one there.
+#[test]
+fn a_key_replaced_in_place_brings_no_holder_of_the_old_one() {
+    explore("table::replaced_key", Orders::Preemptions(3), || {
+        let index = small();
+        live(&index, 1, &[1]);
+        let two = live(&index, 2, &[2]);
+        let three = allocated(&index, 3);
+        index.publish(three);
+        let reader = spawn({
+            let index = Arc::clone(&index);
+            move || {
+                let answers = [found(&index, &[2]), found(&index, &[3])];
+                assert!(
+                    answers[0].is_empty() || answers[0] == [(2, 1)],
+                    "{answers:?}"
+                );
+                assert!(
+                    answers[1].is_empty() || answers[1] == [(3, 1)],
+                    "{answers:?}"
+                );
+            }
+        });
+        remove(&index, two, &[2]);
+        for _ in 0..3 {
+            index.shared.grace.step();
+        }
+        store(&index, three, &[3]);
+        reader.join().unwrap();
+        assert_eq!(found(&index, &[1]), [(1, 1)]);
+        assert_eq!(found(&index, &[2]), []);
+        assert_eq!(found(&index, &[3]), [(3, 1)]);
+        settle(&index);
+    });
+}
