@@ -1,5 +1,6 @@
 //! The protobuf messages and gRPC stubs of kvatlas.v1, and the record framing of the event log.
 
+pub mod columns;
 pub mod frame;
 
 /// Messages and stubs generated from `protos/kvatlas/v1`.

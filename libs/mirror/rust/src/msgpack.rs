@@ -1,0 +1,277 @@
+//! Reads msgpack in place: heads of values, and whole values passed over with all checks.
+//!
+//! A message is believed only when all of it is well-formed, so it is passed over once before it is
+//! interpreted. What is refused is what the reference's decoder refuses: truncation, the unused
+//! byte c1, text that is not UTF-8, map keys that hold maps, nesting beyond any message's.
+
+use std::fmt;
+
+/// The reference's decoder stops at about a thousand.
+const DEPTH_MAX: u32 = 900;
+
+/// The bytes are no message of an engine; the text says what is wrong with them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Malformed(pub String);
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// One value, or the head of one that others follow.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Head<'a> {
+    Nil,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Text(&'a str),
+    Bytes(&'a [u8]),
+    /// So many values follow.
+    Array(u32),
+    /// So many pairs follow.
+    Map(u32),
+    Extension,
+}
+
+impl Head<'_> {
+    /// What a value is, for texts.
+    pub fn type_name(self) -> &'static str {
+        match self {
+            Self::Nil => "nil",
+            Self::Bool(_) => "bool",
+            Self::Int(_) => "int",
+            Self::Float(_) => "float",
+            Self::Text(_) => "str",
+            Self::Bytes(_) => "bytes",
+            Self::Array(_) => "array",
+            Self::Map(_) => "map",
+            Self::Extension => "extension",
+        }
+    }
+}
+
+/// A place in a message.
+#[derive(Clone, Copy, Debug)]
+pub struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    pub const fn new(bytes: &'a [u8], at: usize) -> Self {
+        Self { bytes, at }
+    }
+
+    pub const fn at(&self) -> usize {
+        self.at
+    }
+
+    pub const fn is_at_end(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
+    /// Reads one value, or the head of an array or a map.
+    #[inline]
+    pub fn head(&mut self) -> Result<Head<'a>, Malformed> {
+        let [byte] = self.fixed()?;
+        Ok(match byte {
+            0x00..=0x7f => Head::Int(i128::from(byte)),
+            0x80..=0x8f => Head::Map(u32::from(byte & 0x0f)),
+            0x90..=0x9f => Head::Array(u32::from(byte & 0x0f)),
+            0xa0..=0xbf => self.text(usize::from(byte & 0x1f))?,
+            0xc0 => Head::Nil,
+            0xc1 => return Err(malformed(format!("byte {byte:#x} at {}", self.at - 1))),
+            0xc2 | 0xc3 => Head::Bool(byte == 0xc3),
+            0xc4..=0xc6 => {
+                let length = self.length(byte - 0xc4)?;
+                Head::Bytes(self.take(length as usize)?)
+            }
+            0xc7..=0xc9 => {
+                let length = self.length(byte - 0xc7)?;
+                self.take(length as usize + 1)?;
+                Head::Extension
+            }
+            0xca => Head::Float(f64::from(f32::from_be_bytes(self.fixed()?))),
+            0xcb => Head::Float(f64::from_be_bytes(self.fixed()?)),
+            0xcc => Head::Int(i128::from(u8::from_be_bytes(self.fixed()?))),
+            0xcd => Head::Int(i128::from(u16::from_be_bytes(self.fixed()?))),
+            0xce => Head::Int(i128::from(u32::from_be_bytes(self.fixed()?))),
+            0xcf => Head::Int(i128::from(u64::from_be_bytes(self.fixed()?))),
+            0xd0 => Head::Int(i128::from(i8::from_be_bytes(self.fixed()?))),
+            0xd1 => Head::Int(i128::from(i16::from_be_bytes(self.fixed()?))),
+            0xd2 => Head::Int(i128::from(i32::from_be_bytes(self.fixed()?))),
+            0xd3 => Head::Int(i128::from(i64::from_be_bytes(self.fixed()?))),
+            0xd4..=0xd8 => {
+                self.take((1 << (byte - 0xd4)) + 1)?;
+                Head::Extension
+            }
+            0xd9..=0xdb => {
+                let length = self.length(byte - 0xd9)?;
+                self.text(length as usize)?
+            }
+            0xdc => Head::Array(self.length(1)?),
+            0xdd => Head::Array(self.length(2)?),
+            0xde => Head::Map(self.length(1)?),
+            0xdf => Head::Map(self.length(2)?),
+            0xe0..=0xff => Head::Int(i128::from(byte as i8)),
+        })
+    }
+
+    /// Passes over one whole value, checking it.
+    pub fn skip(&mut self) -> Result<(), Malformed> {
+        self.skip_at(0, false)
+    }
+
+    /// Passes over a map's key.
+    pub fn skip_key(&mut self) -> Result<(), Malformed> {
+        self.skip_at(0, true)
+    }
+
+    fn skip_at(&mut self, depth: u32, is_key: bool) -> Result<(), Malformed> {
+        if depth > DEPTH_MAX {
+            return Err(malformed(format!("nested deeper than {DEPTH_MAX}")));
+        }
+        match self.head()? {
+            Head::Array(count) => {
+                for _ in 0..count {
+                    if !self.skip_number() {
+                        self.skip_at(depth + 1, is_key)?;
+                    }
+                }
+            }
+            Head::Map(_) if is_key => return Err(malformed("a map as a map's key".into())),
+            Head::Map(count) => {
+                for _ in 0..count {
+                    self.skip_at(depth + 1, true)?;
+                    self.skip_at(depth + 1, false)?;
+                }
+            }
+            _ => (),
+        }
+        Ok(())
+    }
+
+    /// Passes over an unsigned integer, which is nearly all that messages hold.
+    #[inline(always)]
+    fn skip_number(&mut self) -> bool {
+        let width = match self.bytes.get(self.at) {
+            Some(0x00..=0x7f) => 1,
+            Some(0xcc) => 2,
+            Some(0xcd) => 3,
+            Some(0xce) => 5,
+            Some(0xcf) => 9,
+            _ => return false,
+        };
+        let fits = self.bytes.len() - self.at >= width;
+        self.at += if fits { width } else { 0 };
+        fits
+    }
+
+    /// Reads an unsigned integer of at most 32 bits; None: something else, and not read.
+    #[inline(always)]
+    pub fn number_u32(&mut self) -> Option<u32> {
+        let rest = &self.bytes[self.at..];
+        let (number, width) = match *rest {
+            [byte @ 0x00..=0x7f, ..] => (u32::from(byte), 1),
+            [0xcc, a, ..] => (u32::from(a), 2),
+            [0xcd, a, b, ..] => (u32::from(u16::from_be_bytes([a, b])), 3),
+            [0xce, a, b, c, d, ..] => (u32::from_be_bytes([a, b, c, d]), 5),
+            _ => return None,
+        };
+        self.at += width;
+        Some(number)
+    }
+
+    fn text(&mut self, length: usize) -> Result<Head<'a>, Malformed> {
+        let start = self.at;
+        let bytes = self.take(length)?;
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(Head::Text(text)),
+            Err(_) => Err(malformed(format!("text at {start} that is not UTF-8"))),
+        }
+    }
+
+    /// A length of 8, 16 or 32 bits.
+    fn length(&mut self, width: u8) -> Result<u32, Malformed> {
+        Ok(match width {
+            0 => u32::from(u8::from_be_bytes(self.fixed()?)),
+            1 => u32::from(u16::from_be_bytes(self.fixed()?)),
+            _ => u32::from_be_bytes(self.fixed()?),
+        })
+    }
+
+    #[inline]
+    fn fixed<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let found = self.bytes.get(self.at..).and_then(<[u8]>::first_chunk);
+        self.at += N;
+        found.copied().ok_or_else(truncated)
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Malformed> {
+        let end = self.at.checked_add(length).ok_or_else(truncated)?;
+        let found = self.bytes.get(self.at..end).ok_or_else(truncated)?;
+        self.at = end;
+        Ok(found)
+    }
+}
+
+fn malformed(what: String) -> Malformed {
+    Malformed(format!("not msgpack: {what}"))
+}
+
+fn truncated() -> Malformed {
+    malformed("it is truncated".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn skip(bytes: &[u8]) -> Result<bool, Malformed> {
+        let mut cursor = Cursor::new(bytes, 0);
+        cursor.skip()?;
+        Ok(cursor.is_at_end())
+    }
+
+    #[test]
+    fn every_truncation_of_a_value_is_noticed() {
+        let value = b"\x83\xa1a\x93\x01\xcd\x01\x02\xcf\x00\x00\x00\x00\x00\x00\x00\x01\xc4\x02ab\x91\xcb\x00\x00\x00\x00\x00\x00\x00\x00\xd9\x01b\xd5\x05xy";
+        assert_eq!(skip(value), Ok(true));
+        for length in 0..value.len() {
+            assert!(skip(&value[..length]).is_err(), "length {length}");
+        }
+    }
+
+    #[test]
+    fn a_claimed_length_costs_nothing_and_nesting_ends() {
+        assert!(skip(b"\xdd\xff\xff\xff\xff").is_err());
+        assert!(skip(&[0x91; 100_000]).is_err());
+        assert!(skip(b"\xc6\xff\xff\xff\xffab").is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_a_key_is_no_key() {
+        assert_eq!(skip(b"\x81\x91\x01\x02"), Ok(true));
+        assert!(skip(b"\x81\x80\x02").is_err());
+        assert!(skip(b"\x81\x91\x80\x02").is_err());
+    }
+
+    #[test]
+    fn integers_of_every_width_are_read() {
+        let mut cursor = Cursor::new(b"\x7f\xff\xcc\x80\xd0\x80\xcf\xff\xff\xff\xff\xff\xff\xff\xff\xd3\x80\x00\x00\x00\x00\x00\x00\x00", 0);
+        for expected in [
+            127,
+            -1,
+            128,
+            -128,
+            i128::from(u64::MAX),
+            i128::from(i64::MIN),
+        ] {
+            assert_eq!(cursor.head(), Ok(Head::Int(expected)));
+        }
+    }
+}
