@@ -189,6 +189,12 @@ impl Cell {
             .report(transport, alive, records, lag_ms);
     }
 
+    /// Everything up to `entry` of the log of this identity has been applied; a snapshot keeps it.
+    pub fn set_log_position(&self, transport: &str, identity: &str, entry: &str) {
+        let mut table = self.table.lock();
+        table.logs.set_position(transport, identity, entry);
+    }
+
     /// Who holds how much of a prompt; readiness is the caller's to check.
     pub fn find(&self, query: Query<'_>, options: &FindOptions, out: &mut Matches) {
         self.index.find(query, options, out);
@@ -229,6 +235,13 @@ impl Cell {
 
     pub(crate) fn with_table<T>(&self, read: impl FnOnce(&Table) -> T) -> T {
         read(&self.table.lock())
+    }
+
+    pub(crate) fn with_table_mut<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
+        let result = change(&mut self.table.lock());
+        self.versions
+            .send_replace(self.with_table(|table| table.version()));
+        result
     }
 
     fn check<'a>(&self, bytes: &'a [u8], list: EventList) -> Checked<'a> {
@@ -412,11 +425,11 @@ impl Cell {
         self.publish(table, key, outcome);
     }
 
-    fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.index.memory_bytes().total() < self.config.memory_bytes_max / 5 * 4
     }
 
-    fn surroundings(&self, has_room: bool) -> Surroundings<'_> {
+    pub(crate) fn surroundings(&self, has_room: bool) -> Surroundings<'_> {
         Surroundings {
             index: &self.index,
             counters: &self.counters,

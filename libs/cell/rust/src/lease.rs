@@ -20,6 +20,8 @@ pub struct Log {
     pub records: u64,
     /// How far behind the head, as reported.
     pub lag_ms: u64,
+    /// How far it is applied: the log's identity and the entry.
+    pub position: Option<(String, String)>,
     time_ms: u64,
     set_at_ms: u64,
 }
@@ -42,12 +44,31 @@ impl Logs {
                     alive: true,
                     records: 0,
                     lag_ms: 0,
+                    position: None,
                     time_ms: 0,
                     set_at_ms: 0,
                 });
                 self.logs.len() - 1
             }
         }
+    }
+
+    /// The place of a transport that has one.
+    #[must_use]
+    pub fn known_place(&self, transport: &str) -> Option<usize> {
+        self.logs.iter().position(|log| log.transport == transport)
+    }
+
+    /// An earlier process has read a record that was appended at `appended_ms`.
+    pub fn resume(&mut self, place: usize, appended_ms: u64) {
+        let log = &mut self.logs[place];
+        log.time_ms = log.time_ms.max(appended_ms);
+    }
+
+    /// Everything up to `entry` of the log of this identity has been applied.
+    pub fn set_position(&mut self, transport: &str, identity: &str, entry: &str) {
+        let place = self.place(transport);
+        self.logs[place].position = Some((identity.to_owned(), entry.to_owned()));
     }
 
     /// A record was read that was appended at `appended_ms` by the log's clock.
@@ -97,6 +118,12 @@ impl Heard {
     pub fn note(&mut self, place: usize, appended_ms: u64) {
         let last = &mut self.appended_ms[place];
         *last = (*last).max(Some(appended_ms));
+    }
+
+    /// Every log that heard it, by transport, and when last.
+    pub fn marks<'a>(&'a self, logs: &'a Logs) -> impl Iterator<Item = (&'a str, u64)> {
+        let marks = self.appended_ms.iter().zip(logs.all());
+        marks.filter_map(|(appended, log)| appended.map(|at| (log.transport.as_str(), at)))
     }
 
     /// How long ago by the log that heard it last; `None` if never.

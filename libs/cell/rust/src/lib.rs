@@ -10,15 +10,21 @@
 //! 6. [`lease`] – who still speaks, in the logs' own time
 //!
 //! and of a request: `server`. `need` lists who lacks records; `report` and [`counters`] say how it all went.
+//! A replica's life goes through [`dump`], its state out of one process, and [`restore`], into the next one; `lag` says
+//! who is behind.
 
 pub mod cell;
 mod changes;
 pub mod counters;
 pub mod decode;
+pub mod dump;
+mod dump_rows;
+mod lag;
 pub mod lease;
 mod need;
 pub mod proto;
 mod report;
+pub mod restore;
 pub mod server;
 mod table;
 mod worker;

@@ -3,6 +3,8 @@
 //! It matches while, and only while, its set is whole, its lease runs and it has room; whatever
 //! changes one of these ends in [`Worker::settle`], the one place that shows or hides its slot.
 
+mod resume;
+
 use kvatlas_events::sequencer::{
     Closing, Digest, Elapsed, Limits, Sequencer, Standing, Step, TIERS, Verdict,
 };
@@ -14,6 +16,7 @@ use crate::counters::{Count, Counters};
 use crate::decode::{Body, Event, EventList, Record, tier_digests};
 use crate::lease::{Heard, Logs};
 use crate::need::WorkerNeed;
+pub(crate) use resume::place as resumed_place;
 
 /// What a worker acts on.
 pub(crate) struct Surroundings<'a> {

@@ -4,6 +4,7 @@
 //! and deals new connections out in turn. A call never changes threads, and look-ups share nothing
 //! between threads but the index.
 
+mod dump;
 mod find_matches;
 mod front;
 mod rpc;
@@ -144,6 +145,7 @@ fn routes(
         cell: Arc::clone(cell),
         clock,
         stopping: stop.clone(),
+        dumps: dump::Running::default(),
     };
     let reflection = || {
         tonic_reflection::server::Builder::configure()

@@ -16,7 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::find_matches::check_terms;
-use super::{Clock, Stopping};
+use super::{Clock, Stopping, dump};
 use crate::cell::Cell;
 use crate::counters::Count;
 
@@ -31,6 +31,8 @@ pub struct Rpc {
     pub clock: Clock,
     /// Set when the server stops.
     pub stopping: watch::Receiver<Stopping>,
+    /// How many dumps run.
+    pub dumps: dump::Running,
 }
 
 type Boxed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -87,11 +89,15 @@ impl Indexer for Rpc {
 
     async fn dump(
         &self,
-        _: Request<v1::DumpRequest>,
+        request: Request<v1::DumpRequest>,
     ) -> Result<Response<Self::DumpStream>, Status> {
-        Err(Status::unimplemented(
-            "this build of the indexer has no Dump",
-        ))
+        let options = dump::options(&request.into_inner())?;
+        let turn = self.dumps.turn()?;
+        let (slices, stream) = mpsc::channel(2);
+        let cell = Arc::clone(&self.cell);
+        let sending = dump::send(cell, options, turn, slices, self.stopping.clone());
+        tokio::spawn(sending);
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
     async fn get_status(
@@ -103,7 +109,7 @@ impl Indexer for Rpc {
     }
 }
 
-async fn off_thread<T: Send + 'static>(
+pub(super) async fn off_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Status> {
     tokio::task::spawn_blocking(work)
