@@ -39,7 +39,7 @@ class Options:
     capacity: int = 16_384
     seed: int = 1
     trials: int = 3
-    budget_s: float = 10.0
+    budget_s: float = 5.0
     micro: bool = True
     large: bool = False
     out: Path | None = None

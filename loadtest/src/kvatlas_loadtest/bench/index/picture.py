@@ -221,4 +221,4 @@ def _leader(panel: Any, point: tuple[float, float], box: Box) -> None:  # noqa: 
     dx, dy = _gap(point, box)
     inverse = panel.transData.inverted()
     ends = inverse.transform([point, (point[0] + dx, point[1] + dy)])
-    panel.plot(ends[:, 0], ends[:, 1], color="#94a3b8", linewidth=0.7, zorder=2)
+    panel.plot(ends[:, 0], ends[:, 1], color="#64748b", linewidth=0.8, zorder=2)

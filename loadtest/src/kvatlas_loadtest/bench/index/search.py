@@ -28,6 +28,7 @@ class Rules:
 
     Attributes:
         trials: of one window; more than half of them must count.
+        start: the first window, in times of the guess.
         precision: the search ends when the shortest window that counts is at most this many times
             the longest that does not.
         widen: the first step away from the guess, a ratio; each later one is its square.
@@ -35,6 +36,7 @@ class Rules:
     """
 
     trials: int = 3
+    start: float = 1.0
     precision: float = 1.04
     widen: float = 1.1
     windows_max: int = 9
@@ -53,7 +55,7 @@ def next_window(guess_ms: float, tried: Sequence[Tried], rules: Rules) -> int | 
         if verdict is None:
             return window_ms
     if not verdicts:
-        return max(1, round(guess_ms))
+        return max(1, round(guess_ms * rules.start))
     if len(verdicts) >= rules.windows_max:
         return None
     counted = [window_ms for window_ms, verdict in verdicts.items() if verdict]
