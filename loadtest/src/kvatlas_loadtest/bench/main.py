@@ -17,6 +17,7 @@ from kvatlas_chassis import FatalError, SettingsError
 from kvatlas_loadtest.bench import find_matches, frontend, hashing
 from kvatlas_loadtest.bench.index import entry as index
 from kvatlas_loadtest.bench.rows import Row, rows_table, write_rows
+from kvatlas_loadtest.bench.visible import freshness, throughput
 from kvatlas_loadtest.supervisor import FleetError
 
 Bench = Callable[[bool], list[Row]]
@@ -40,6 +41,8 @@ BENCHES: Mapping[str, Bench] = {
     "index": index.run,
     "find-matches": find_matches.run,
     "frontend": frontend.run,
+    "log-to-visible": throughput.run,
+    "freshness": freshness.run,
 }
 
 OWN_FLAGS: Mapping[str, OwnFlags] = {"index": index.Flags()}
@@ -57,7 +60,7 @@ def command(argv: Sequence[str]) -> int:
         words = _parser(told).parse_args(argv)
         if words.list:
             for name, bench in BENCHES.items():
-                sys.stdout.write(f"{name:<14}{_summary(bench)}\n")
+                sys.stdout.write(f"{name:<16}{_summary(bench)}\n")
             return 0
         _run(words, told)
     except (FatalError, FleetError) as error:
