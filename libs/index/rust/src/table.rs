@@ -86,11 +86,11 @@ impl Slot {
 }
 
 /// Slots in a cache line, the unit of probing. They get their keys from the first to the last.
-pub(crate) const SLOTS_PER_LINE: usize = crate::sync::sized(4, 2);
+pub(crate) const SLOTS_PER_LINE: usize = 4;
 pub(crate) type Line = [Slot; SLOTS_PER_LINE];
 /// Lines that overflow into each other before they do into those after them. Larger groups are full less
 /// often, so that searches end soon even in tables that are nearly so.
-const LINES_PER_GROUP: usize = crate::sync::sized(4, 2);
+const LINES_PER_GROUP: usize = crate::sync::sized(4, 1);
 const SLOTS_PER_GROUP: usize = SLOTS_PER_LINE * LINES_PER_GROUP;
 
 /// Capacities are whole groups: any number up to 63, then 32 to 63 times a power of two, so that
