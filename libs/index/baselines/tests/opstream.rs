@@ -1,6 +1,6 @@
 //! The file format: round trips, the layout byte by byte, and refusal of everything else.
 
-use kvatlas_baselines::opstream::{Op, OpStream, Record, Recorder, Shape, StreamError};
+use kvatlas_baselines::opstream::{Op, OpStream, Record, Recorder, Shape, StreamError, StreamSink};
 use kvatlas_baselines::synthetic::{Plan, synthesize};
 use proptest::prelude::*;
 
@@ -250,4 +250,34 @@ proptest! {
         bytes.truncate(cut.max(at));
         let _ = OpStream::read(&bytes[..]);
     }
+}
+
+#[test]
+fn a_stream_written_record_by_record_is_the_one_written_at_once() {
+    let stream = small();
+    let mut file = std::io::Cursor::new(Vec::new());
+    let mut sink = StreamSink::new(&mut file, SHAPE).expect("memory takes it");
+    for record in stream.records() {
+        sink.record(record).expect("it is in order");
+    }
+    let late = Record {
+        time_ns: 9,
+        worker: 0,
+        op: Op::Query(&[1]),
+    };
+    let refused = sink.record(late);
+    assert!(matches!(
+        refused,
+        Err(StreamError::Unrecordable { number: 3, .. })
+    ));
+    assert_eq!(sink.finish().expect("memory takes it").0, stream.totals());
+    assert_eq!(file.into_inner(), bytes_of(&stream));
+}
+
+#[test]
+fn a_stream_that_was_not_finished_is_none() {
+    let mut file = std::io::Cursor::new(Vec::new());
+    drop(StreamSink::new(&mut file, SHAPE).expect("memory takes it"));
+    let error = OpStream::read(&file.into_inner()[..]).expect_err("it has no header");
+    assert!(error.to_string().contains("the magic"), "{error}");
 }

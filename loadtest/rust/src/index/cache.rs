@@ -40,6 +40,11 @@ impl Cache {
         }
     }
 
+    /// How many blocks it keeps.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// Whether a block is there.
     pub fn contains(&self, hash: u64) -> bool {
         self.places[self.place(hash)] != NONE

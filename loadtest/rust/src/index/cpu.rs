@@ -59,7 +59,7 @@ impl Sampler {
     /// The time before an event, if this one is timed.
     pub fn begin(&mut self) -> Option<u64> {
         self.seen += 1;
-        self.seen.is_multiple_of(Self::EVERY).then(thread_ns)
+        (self.seen % Self::EVERY == 0).then(thread_ns)
     }
 
     /// The event, of so many blocks, is over.

@@ -1,18 +1,23 @@
 //! The index benchmark's native half: one stream made, one trial played, per process.
 //!
 //! 1. [`args`] – command lines
-//! 2. [`trace`], [`cache`], [`timeline`] – a trace, the mock engines' caches, the stream made of them
+//! 2. [`trace`], [`arrivals`], [`engine`], [`cache`], [`timeline`] – a trace, when its requests come, the
+//!    mock engines that serve them, and the stream made of what they say
 //! 3. [`target`] – the index under test: any design, or the flat index as services use it
-//! 4. [`pace`], [`play`], [`cpu`] – when a record is due; the issuing thread, those that apply, their cost
+//! 4. [`pace`], [`play`], [`cpu`], [`played`] – when a record is due; the issuing thread and those that
+//!    apply; what they cost; what a trial gave
 //! 5. [`verify`] – whether the answers are right afterwards
 //! 6. [`stream_command`], [`play_command`] – what the subcommands read and print
 
 mod args;
+mod arrivals;
 mod cache;
 mod cpu;
+mod engine;
 mod pace;
 mod play;
 mod play_command;
+mod played;
 mod stream_command;
 mod target;
 mod timeline;

@@ -62,7 +62,7 @@ impl Spin {
     #[inline]
     pub fn turn(&mut self) {
         self.0 += 1;
-        if self.0.is_multiple_of(Self::YIELDS_EVERY) {
+        if self.0 % Self::YIELDS_EVERY == 0 {
             std::thread::yield_now();
         } else {
             std::hint::spin_loop();

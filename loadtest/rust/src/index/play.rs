@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kvatlas_baselines::opstream::{Op, OpStream, Record};
 
-use crate::index::cpu::{Meter, Sampler};
+use crate::index::cpu::Sampler;
 use crate::index::pace::{Clock, Pace, Spin};
+use crate::index::played::Played;
 use crate::index::target::{Scratch, Target};
-use crate::latency::Latencies;
 
 /// Without a pace, how many records the appliers may be behind.
 const BEHIND_MAX: u64 = 4096;
@@ -32,43 +32,15 @@ pub struct Plan {
     pub queued: bool,
 }
 
-/// What a trial gave.
-#[derive(Default)]
-pub struct Played {
-    /// When the last record was issued, ns from the start.
-    pub issued_ns: u64,
-    /// When the last event was applied.
-    pub finished_ns: u64,
-    /// How long the index took to settle afterwards.
-    pub settle_ns: u64,
-    /// Blocks asked for, stored and removed.
-    pub block_ops: u64,
-    /// Of look-ups: from call to return.
-    pub lookup: Latencies,
-    /// Of records: how long after their time they were issued.
-    pub late: Latencies,
-    /// Of events: from their time until they were applied; empty for a design with writers of its own.
-    pub apply: Latencies,
-    /// Processor time of stores and of removes, per block.
-    pub store: Meter,
-    /// As `store`.
-    pub remove: Meter,
-}
-
-impl Played {
-    /// Whether it kept up: all issued within 1.01 windows, all applied within 1.10.
-    pub fn kept_up(&self, window_ms: u64) -> bool {
-        let window_ns = window_ms as f64 * 1e6;
-        window_ms > 0
-            && self.issued_ns as f64 <= 1.01 * window_ns
-            && self.finished_ns as f64 <= 1.10 * window_ns
-    }
-}
-
 /// A word of its own cache line, that one thread moves on and others watch.
 #[repr(align(128))]
-#[derive(Default)]
 struct Progress(AtomicU64);
+
+impl From<u64> for Progress {
+    fn from(records: u64) -> Self {
+        Self(AtomicU64::new(records))
+    }
+}
 
 /// Past every record; also what is left behind by a thread that ends, however it ends.
 const OVER: u64 = u64::MAX;
@@ -121,8 +93,10 @@ pub fn play(stream: &OpStream, target: &dyn Target, plan: &Plan) -> Played {
         clock: Clock::start(),
         ready: Barrier::new(threads as usize + 1),
         start_ns: AtomicU64::new(0),
-        issued: Progress::default(),
-        applied: (0..threads).map(|_| Progress::default()).collect(),
+        issued: Progress::from(plan.warm_records),
+        applied: (0..threads)
+            .map(|_| Progress::from(plan.warm_records))
+            .collect(),
     };
     let mut played = trial.run(threads);
     let before_ns = trial.clock.ns();
@@ -274,12 +248,155 @@ impl Trial<'_> {
     }
 }
 
-impl Played {
-    /// What an applier adds to what the issuing thread knows.
-    fn take(&mut self, applied: &Self) {
-        self.finished_ns = self.finished_ns.max(applied.finished_ns);
-        self.apply.merge(&applied.apply);
-        self.store.take(applied.store);
-        self.remove.take(applied.remove);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::target::{Options, make};
+    use crate::index::verify::verify;
+    use kvatlas_baselines::catalogue::{DESIGNS, named};
+    use kvatlas_baselines::synthetic::{self, synthesize};
+
+    fn stream() -> OpStream {
+        synthesize(&synthetic::Plan {
+            workers: 7,
+            prompts: 600,
+            capacity: 150,
+            ..synthetic::Plan::SMALL
+        })
+        .unwrap()
+    }
+
+    const PLAIN: Options = Options {
+        limit: 0,
+        pairs: true,
+        exact: false,
+        sized_for: None,
+    };
+
+    const AT_ONCE: Plan = Plan {
+        warm_records: 0,
+        window_ms: 0,
+        appliers: 1,
+        queued: false,
+    };
+
+    #[test]
+    fn every_exact_design_answers_rightly_after_a_trial() {
+        let stream = stream();
+        for design in DESIGNS.iter().filter(|design| design.exact) {
+            for (warm_records, appliers) in [(0, 1), (700, 2)] {
+                let target = make(design, &PLAIN, 7).unwrap();
+                let plan = Plan {
+                    warm_records,
+                    appliers,
+                    queued: design.queued,
+                    ..AT_ONCE
+                };
+                let played = play(&stream, &*target, &plan);
+                let later = || stream.records().skip(warm_records as usize);
+                let events = later().filter(|record| record.op.kind() != 0).count();
+                let blocks: usize = later().map(|record| record.op.hashes().len()).sum();
+                let applied = if design.queued { 0 } else { events };
+                assert_eq!(played.apply.total(), applied as u64, "{}", design.name);
+                assert_eq!(played.lookup.total(), (later().count() - events) as u64);
+                assert_eq!(played.block_ops, blocks as u64);
+                assert!(played.finished_ns >= played.issued_ns);
+                assert_eq!(
+                    verify(&stream, &*target, 300, 0),
+                    Ok(300),
+                    "{}",
+                    design.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_only_the_flat_index_can_be_told_leaves_its_answers_right() {
+        let stream = stream();
+        let flat = named("flat index").unwrap();
+        let options = Options {
+            limit: 3,
+            exact: true,
+            pairs: false,
+            sized_for: Some(10_000),
+        };
+        let target = make(&flat, &options, 7).unwrap();
+        play(&stream, &*target, &AT_ONCE);
+        assert_eq!(verify(&stream, &*target, 300, 3), Ok(300));
+        assert!(
+            verify(&stream, &*target, 300, 0).is_err(),
+            "3 of 7 are not all"
+        );
+    }
+
+    #[test]
+    fn nothing_is_issued_before_its_time() {
+        let stream = stream();
+        let target = make(&DESIGNS[0], &PLAIN, 7).unwrap();
+        let paced = Plan {
+            window_ms: 20,
+            ..AT_ONCE
+        };
+        let played = play(&stream, &*target, &paced);
+        assert!(played.issued_ns >= 20_000_000);
+        assert_eq!(played.late.total(), stream.records().count() as u64);
+    }
+
+    /// An index that does not hear of some removals.
+    struct HardOfHearing(Box<dyn Target>);
+
+    impl Target for HardOfHearing {
+        fn store(&self, scratch: &mut Scratch, worker: u32, parent: Option<u64>, chunks: &[u64]) {
+            self.0.store(scratch, worker, parent, chunks);
+        }
+        fn remove(&self, worker: u32, hashes: &[u64]) {
+            if worker != 3 {
+                self.0.remove(worker, hashes);
+            }
+        }
+        fn find(&self, scratch: &mut Scratch, chunks: &[u64]) {
+            self.0.find(scratch, chunks);
+        }
+        fn found(&self, scratch: &Scratch) -> Vec<(u32, u32)> {
+            self.0.found(scratch)
+        }
+        fn settle(&self) {
+            self.0.settle();
+        }
+        fn accounted_bytes(&self) -> Option<usize> {
+            self.0.accounted_bytes()
+        }
+    }
+
+    #[test]
+    fn an_index_that_misses_events_is_found_out() {
+        let stream = stream();
+        let flat = named("flat index").unwrap();
+        let target = HardOfHearing(make(&flat, &PLAIN, 7).unwrap());
+        play(&stream, &target, &AT_ONCE);
+        let difference = verify(&stream, &target, 300, 0).unwrap_err();
+        assert!(difference.contains("wrong: worker 3"), "{difference}");
+    }
+
+    #[test]
+    #[should_panic(expected = "remove of worker")]
+    fn a_panic_of_the_index_ends_the_trial() {
+        struct Breaks;
+        impl Target for Breaks {
+            fn store(&self, _: &mut Scratch, _: u32, _: Option<u64>, _: &[u64]) {}
+            fn remove(&self, worker: u32, _: &[u64]) {
+                panic!("remove of worker {worker}");
+            }
+            fn find(&self, _: &mut Scratch, _: &[u64]) {}
+            fn found(&self, _: &Scratch) -> Vec<(u32, u32)> {
+                Vec::new()
+            }
+            fn settle(&self) {}
+            fn accounted_bytes(&self) -> Option<usize> {
+                None
+            }
+        }
+        play(&stream(), &Breaks, &AT_ONCE);
     }
 }

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::index::Refusal;
 use crate::index::args::Args;
-use crate::index::play::{Plan, Played, play};
+use crate::index::play::{Plan, play};
+use crate::index::played::Played;
 use crate::index::target::{FLAT, Options, make};
 use crate::index::verify::verify;
 use crate::latency::Latencies;

@@ -9,16 +9,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{Seek, Write};
 
+use crate::index::arrivals::{Arrival, Arrivals};
+use crate::index::engine::{Engine, Event, Prompt, mix};
+use crate::index::trace::{ID_TOKENS, Session, Trace};
 use kvatlas_baselines::opstream::{
     FLAG_BY_REQUEST, FLAG_NO_HUB, Op, Record, Shape, StreamError, StreamSink, Totals,
 };
-use kvatlas_hashing::sequence_hashes_into;
-
-use crate::index::cache::Cache;
-use crate::index::trace::{ID_TOKENS, Request, Session, Trace};
-
-const SERVICE_NS: u64 = 1_000_000;
-const TOKEN_NS: u64 = 10_000;
 
 /// How to make a stream of a trace.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -67,13 +63,6 @@ impl Making {
     }
 }
 
-/// The output function of splitmix64.
-pub fn mix(state: u64) -> u64 {
-    let z = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
-}
-
 /// Makes the stream; what is in it, and the time of its last record in ns.
 ///
 /// # Errors
@@ -87,133 +76,20 @@ pub fn make(
         trace,
         making: *making,
         engines: (0..making.workers)
-            .map(|_| Engine {
-                cache: Cache::new(making.capacity as usize),
-                free_ns: 0,
-            })
+            .map(|_| Engine::new(making.capacity as usize))
             .collect(),
         sink: StreamSink::new(sink, making.shape())?,
         waiting: BinaryHeap::new(),
         events: 0,
         prompt: Prompt::default(),
     };
-    for arrival in Arrivals::new(trace, making) {
+    for arrival in Arrivals::new(trace, making.replicas, making.span_ms) {
         fleet.write_until(arrival.time_ns)?;
         fleet.serve(&arrival)?;
     }
     fleet.write_until(u64::MAX)?;
     let (totals, span_ns) = fleet.sink.finish()?;
     Ok((making.shape(), totals, span_ns))
-}
-
-/// One request of one replica.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Arrival {
-    time_ns: u64,
-    request: usize,
-    replica: u32,
-}
-
-/// All arrivals in order. Traces have them in steps; those of a step are spread evenly up to the next.
-struct Arrivals<'a> {
-    requests: &'a [Request],
-    replicas: usize,
-    /// Nanoseconds of the stream per ms of the trace.
-    scale: f64,
-    last_step_ms: f64,
-    /// The step at hand: its first request, the one behind its last, and how many arrivals it has given.
-    step: (usize, usize, usize),
-}
-
-impl<'a> Arrivals<'a> {
-    fn new(trace: &'a Trace, making: &Making) -> Self {
-        let requests = &trace.requests[..];
-        let times = || requests.iter().map(|request| request.timestamp_ms);
-        let (first, last) = (times().next().unwrap_or(0.0), times().last().unwrap_or(0.0));
-        // The last step has no next; it is taken to be as long as the one before, and 1 s if alone.
-        let last_step_ms = times()
-            .rev()
-            .find(|&before| before < last)
-            .map_or(1_000.0, |before| last - before);
-        let scale = making.span_ms.map_or(1e6, |span_ms| {
-            span_ms as f64 * 1e6 / (last + last_step_ms - first)
-        });
-        Self {
-            requests,
-            replicas: making.replicas as usize,
-            scale,
-            last_step_ms,
-            step: (0, 0, 0),
-        }
-    }
-}
-
-impl Iterator for Arrivals<'_> {
-    type Item = Arrival;
-
-    fn next(&mut self) -> Option<Arrival> {
-        let (mut from, mut to, mut given) = self.step;
-        if given == (to - from) * self.replicas {
-            let begins = self.requests.get(to)?.timestamp_ms;
-            let step = self.requests[to..].iter();
-            let len = step.take_while(|r| r.timestamp_ms == begins).count();
-            (from, to, given) = (to, to + len, 0);
-        }
-        let begins = self.requests[from].timestamp_ms;
-        let next = self.requests.get(to);
-        let lasts = next.map_or(self.last_step_ms, |next| next.timestamp_ms - begins);
-        let of = (to - from) * self.replicas;
-        let since_first = begins - self.requests[0].timestamp_ms;
-        let ms = since_first + lasts * given as f64 / of as f64;
-        self.step = (from, to, given + 1);
-        Some(Arrival {
-            time_ns: (ms * self.scale) as u64,
-            request: from + given % (to - from),
-            replica: (given / (to - from)) as u32,
-        })
-    }
-}
-
-/// What happens to a prompt's blocks, and where they come from.
-#[derive(Default)]
-struct Prompt {
-    chunks: Vec<u64>,
-    hashes: Vec<u64>,
-    tokens: u64,
-}
-
-impl Prompt {
-    fn fill(&mut self, request: &Request, offset: u64, block_tokens: u32) {
-        let ratio = u64::from(ID_TOKENS / block_tokens);
-        self.chunks.clear();
-        self.tokens = 0;
-        for &(id, tokens) in &request.ids {
-            let first = (id + offset).wrapping_mul(ratio);
-            let blocks = u64::from(tokens / block_tokens);
-            self.chunks
-                .extend((0..blocks).map(|block| mix(first.wrapping_add(block))));
-            self.tokens += u64::from(tokens);
-        }
-        self.hashes.resize(self.chunks.len(), 0);
-        sequence_hashes_into(&self.chunks, &mut self.hashes);
-    }
-}
-
-struct Engine {
-    cache: Cache,
-    free_ns: u64,
-}
-
-/// What an engine will say: the blocks it evicted, then those that it stored.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Event {
-    time_ns: u64,
-    /// Keeps those of one time in order.
-    number: u64,
-    worker: u32,
-    removed: Vec<u64>,
-    parent: Option<u64>,
-    stored: Vec<u64>,
 }
 
 struct Fleet<'a, W> {
@@ -271,10 +147,9 @@ impl<W: Write + Seek> Fleet<'_, W> {
         }
         let number = self.events;
         self.events += 1;
-        let capacity = self.making.capacity as usize;
         let block_tokens = self.making.block_tokens;
         let engine = &mut self.engines[worker as usize];
-        let event = engine.serve(&self.prompt, capacity, block_tokens, arrival.time_ns);
+        let event = engine.serve(&self.prompt, block_tokens, arrival.time_ns);
         self.waiting.push(Reverse(Event {
             number,
             worker,
@@ -284,34 +159,199 @@ impl<W: Write + Seek> Fleet<'_, W> {
     }
 }
 
-impl Engine {
-    /// Serves a prompt that arrives at `now_ns`. Of one that is longer than the cache, the head is kept.
-    fn serve(&mut self, prompt: &Prompt, capacity: usize, block_tokens: u32, now_ns: u64) -> Event {
-        let kept = prompt.hashes.len().min(capacity);
-        let hashes = &prompt.hashes[..kept];
-        let held = hashes.iter().take_while(|&&hash| self.cache.contains(hash));
-        let held = held.count();
-        for &hash in hashes.iter().rev() {
-            self.cache.touch(hash);
-        }
-        let mut removed = Vec::new();
-        self.cache.evict(&mut removed);
-        let missing = prompt.tokens - held as u64 * u64::from(block_tokens);
-        self.free_ns = now_ns.max(self.free_ns) + SERVICE_NS + TOKEN_NS * missing;
-        // A parent whose hash is 0 cannot be told from none; a store that would need it begins with it.
-        let named = |at: &usize| *at == 0 || hashes[at - 1] != 0;
-        let from = if held == kept {
-            kept
-        } else {
-            (0..=held).rev().find(named).unwrap_or(0)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvatlas_baselines::opstream::OpStream;
+    use kvatlas_hashing::sequence_step;
+    use std::collections::{HashMap, HashSet};
+    use std::io::Cursor;
+
+    const SMALL: Making = Making {
+        workers: 1,
+        block_tokens: 256,
+        replicas: 1,
+        capacity: 4,
+        seed: 1,
+        without_hubs: false,
+        by_request: false,
+        span_ms: None,
+    };
+
+    fn bytes(trace: &str, making: &Making) -> Vec<u8> {
+        let trace = Trace::read(trace.as_bytes(), 0.7, making.without_hubs).unwrap();
+        let mut file = Cursor::new(Vec::new());
+        make(&trace, making, &mut file).unwrap();
+        file.into_inner()
+    }
+
+    fn stream(trace: &str, making: &Making) -> OpStream {
+        OpStream::read(&bytes(trace, making)[..]).unwrap()
+    }
+
+    fn request(timestamp: u64, tokens: usize, ids: &[u64]) -> String {
+        format!(
+            "{{\"timestamp\": {timestamp}, \"input_length\": {tokens}, \"hash_ids\": {ids:?}}}\n"
+        )
+    }
+
+    /// Id 0 is in all three prompts, id 1 in two of one session.
+    fn three() -> String {
+        request(0, 1024, &[0, 1]) + &request(0, 1000, &[0, 2]) + &request(1000, 1024, &[0, 1])
+    }
+
+    /// What `three` comes to, worked out by hand: time in µs, and the words of each record.
+    #[test]
+    fn a_small_case_comes_out_as_by_hand() {
+        let chunk = |id: u64, block: u64| mix(id * 2 + block);
+        let (hub_a, hub_b) = (chunk(0, 0), chunk(0, 1));
+        let (one_a, one_b, two_a) = (chunk(1, 0), chunk(1, 1), chunk(2, 0));
+        let head = sequence_step(hub_a, hub_b);
+        let head_one = sequence_step(head, one_a);
+        let all_of_one = [hub_a, hub_b, one_a, one_b];
+        let all_of_two = [hub_a, hub_b, two_a];
+        let gone_first = [sequence_step(head_one, one_b)];
+        let gone_then = [sequence_step(head, two_a)];
+        let (tail_of_one, tail_of_two) = ([one_b], [two_a]);
+        let stored = |parent, chunks| Op::Store { parent, chunks };
+        let expected = [
+            (0, Op::Query(&all_of_one)),
+            // 1 ms and 1,024 tokens later.
+            (11_240, stored(None, &all_of_one)),
+            // Half a step later; the last id stands for 488 tokens, of which one block is full.
+            (500_000, Op::Query(&all_of_two)),
+            // The tail of what was used longest ago makes room.
+            (505_880, Op::Remove(&gone_first)),
+            (505_880, stored(Some(head), &tail_of_two)),
+            (1_000_000, Op::Query(&all_of_one)),
+            (1_003_560, Op::Remove(&gone_then)),
+            (1_003_560, stored(Some(head_one), &tail_of_one)),
+        ];
+        let stream = stream(&three(), &SMALL);
+        let records: Vec<_> = stream
+            .records()
+            .map(|record| (record.time_ns, record.op))
+            .collect();
+        assert_eq!(records, expected.map(|(us, op)| (us * 1000, op)));
+        assert_eq!(mix(0), 0, "so a first block may have the hash 0");
+    }
+
+    #[test]
+    fn a_worker_serves_one_prompt_at_a_time() {
+        let squeezed = Making {
+            span_ms: Some(10),
+            ..SMALL
         };
-        Event {
-            time_ns: self.free_ns,
-            number: 0,
-            worker: 0,
-            removed,
-            parent: from.checked_sub(1).map(|at| hashes[at]),
-            stored: prompt.chunks[from..kept].to_vec(),
+        let trace = request(7, 1024, &[0, 1]) + &request(7, 1000, &[0, 2]);
+        let stream = stream(&trace, &squeezed);
+        let us: Vec<u64> = stream.records().map(|r| r.time_ns / 1000).collect();
+        // The second comes after 5 ms, waits until 11.24, and has 488 tokens missing.
+        assert_eq!(us, [0, 5_000, 11_240, 17_120, 17_120]);
+    }
+
+    #[test]
+    fn without_hubs_no_prompt_begins_with_one() {
+        let bare = Making {
+            without_hubs: true,
+            ..SMALL
+        };
+        let stream = stream(&three(), &bare);
+        let first = stream.records().next().unwrap();
+        assert_eq!(first.op, Op::Query(&[mix(2), mix(3)]));
+        assert_eq!(stream.shape().flags, FLAG_NO_HUB);
+    }
+
+    #[test]
+    fn a_parent_whose_hash_cannot_be_named_is_stored_again() {
+        let trace = request(0, 256, &[0]) + &request(9, 512, &[0]);
+        let stream = stream(&trace, &SMALL);
+        let stores: Vec<_> = stream.records().filter(|r| r.op.kind() == 1).collect();
+        let whole = Op::Store {
+            parent: None,
+            chunks: &[mix(0), mix(1)],
+        };
+        assert_eq!((stores.len(), stores[1].op), (2, whole));
+    }
+
+    /// Sessions that grow, under a hub.
+    fn sessions() -> String {
+        let mut lines = String::new();
+        let mut grown: HashMap<u64, Vec<u64>> = HashMap::new();
+        for number in 0..400u64 {
+            let session = mix(number + 1) % 40;
+            let ids = grown.entry(session).or_insert_with(|| vec![0]);
+            ids.extend([1000 + number * 2, 1001 + number * 2]);
+            lines += &request(number / 7 * 3000, ids.len() * 512 - 100, ids);
         }
+        lines
+    }
+
+    const FLEET: Making = Making {
+        workers: 6,
+        block_tokens: 128,
+        replicas: 3,
+        capacity: 300,
+        ..SMALL
+    };
+
+    #[test]
+    fn a_worker_never_holds_more_than_fits_nor_a_block_without_its_parent() {
+        let stream = stream(&sessions(), &FLEET);
+        let mut held: Vec<HashMap<u64, Option<u64>>> = vec![HashMap::new(); 6];
+        for record in stream.records() {
+            let held = &mut held[record.worker as usize];
+            match record.op {
+                Op::Query(_) => {}
+                Op::Store { mut parent, chunks } => {
+                    for &chunk in chunks {
+                        assert!(parent.is_none_or(|parent| held.contains_key(&parent)));
+                        let hash = parent.map_or(chunk, |parent| sequence_step(parent, chunk));
+                        assert!(held.insert(hash, parent).is_none());
+                        parent = Some(hash);
+                    }
+                    assert!(held.len() <= 300);
+                }
+                Op::Remove(hashes) => {
+                    for hash in hashes {
+                        assert!(held.remove(hash).is_some());
+                        assert!(held.values().all(|&parent| parent != Some(*hash)));
+                    }
+                }
+            }
+        }
+        assert!(stream.totals().blocks[2] > 0, "something was evicted");
+    }
+
+    #[test]
+    fn a_session_stays_on_one_worker_and_replicas_share_nothing() {
+        let by_request = Making {
+            by_request: true,
+            ..FLEET
+        };
+        // In each replica the prompts have 40 second ids: those of the sessions.
+        let homes = |making: &Making| {
+            let stream = stream(&sessions(), making);
+            let mut homes: HashMap<u64, HashSet<u32>> = HashMap::new();
+            for record in stream.records() {
+                if let Op::Query(chunks) = record.op {
+                    homes.entry(chunks[4]).or_default().insert(record.worker);
+                }
+            }
+            homes
+        };
+        let by_session = homes(&FLEET);
+        assert_eq!(by_session.len(), 3 * 40);
+        assert!(by_session.values().all(|workers| workers.len() == 1));
+        let used: HashSet<u32> = by_session.into_values().flatten().collect();
+        assert_eq!(used.len(), 6);
+        assert!(homes(&by_request).values().any(|workers| workers.len() > 1));
+    }
+
+    #[test]
+    fn a_seed_makes_one_stream() {
+        let other = Making { seed: 2, ..FLEET };
+        let first = bytes(&sessions(), &FLEET);
+        assert_eq!(first, bytes(&sessions(), &FLEET));
+        assert_ne!(first, bytes(&sessions(), &other));
     }
 }

@@ -9,8 +9,8 @@ use kvatlas_baselines::exclusive::Exclusive;
 use kvatlas_baselines::nested_dict::NestedDict;
 use kvatlas_baselines::opstream::{Op, OpStream};
 
+use crate::index::engine::mix;
 use crate::index::target::{Scratch, Target};
-use crate::index::timeline::mix;
 
 /// Compares `count` answers, each of at most `limit` workers if that is not 0; how many were compared.
 ///

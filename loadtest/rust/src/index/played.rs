@@ -1,0 +1,66 @@
+//! What one trial gave, and whether it counts.
+
+use crate::index::cpu::Meter;
+use crate::latency::Latencies;
+
+/// What a trial gave.
+#[derive(Default)]
+pub struct Played {
+    /// When the last record was issued, ns from the start.
+    pub issued_ns: u64,
+    /// When the last event was applied.
+    pub finished_ns: u64,
+    /// How long the index took to settle afterwards.
+    pub settle_ns: u64,
+    /// Blocks asked for, stored and removed.
+    pub block_ops: u64,
+    /// Of look-ups: from call to return.
+    pub lookup: Latencies,
+    /// Of records: how long after their time they were issued.
+    pub late: Latencies,
+    /// Of events: from their time until they were applied; empty for a design with writers of its own.
+    pub apply: Latencies,
+    /// Processor time of stores and of removes, per block.
+    pub store: Meter,
+    /// As `store`.
+    pub remove: Meter,
+}
+
+impl Played {
+    /// Whether it kept up: all issued within 1.01 windows, all applied within 1.10.
+    pub fn kept_up(&self, window_ms: u64) -> bool {
+        let window_ns = window_ms as f64 * 1e6;
+        window_ms > 0
+            && self.issued_ns as f64 <= 1.01 * window_ns
+            && self.finished_ns as f64 <= 1.10 * window_ns
+    }
+
+    /// What an applier adds to what the issuing thread knows.
+    pub fn take(&mut self, applied: &Self) {
+        self.finished_ns = self.finished_ns.max(applied.finished_ns);
+        self.apply.merge(&applied.apply);
+        self.store.take(applied.store);
+        self.remove.take(applied.remove);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeping_up_is_issuing_within_1_01_and_applying_within_1_10_windows() {
+        let kept_up = |issued_ns, finished_ns, window_ms| {
+            Played {
+                issued_ns,
+                finished_ns,
+                ..Played::default()
+            }
+            .kept_up(window_ms)
+        };
+        assert!(kept_up(101_000_000, 110_000_000, 100));
+        assert!(!kept_up(101_000_001, 110_000_000, 100));
+        assert!(!kept_up(101_000_000, 110_000_001, 100));
+        assert!(!kept_up(0, 0, 0), "no window, nothing to keep up with");
+    }
+}
