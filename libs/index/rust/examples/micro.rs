@@ -1,6 +1,6 @@
 //! Prints what a query, a store and a remove cost, and what a membership weighs.
 //!
-//! `cargo run --release -p kvatlas-index --example micro [fleet | hot | unique]`. Single-threaded, on tables too large for
+//! `cargo run --release -p kvatlas-index --example micro [fleet | hot | grow | unique]`. Single-threaded, on tables too large for
 //! the near caches; queries are drawn so that consecutive ones touch different memory.
 //!
 //! `unsafe` here: asking for this thread's processor time. Sound because the call writes nothing but the place it is
@@ -275,6 +275,16 @@ fn unique() {
     ends(&index, &slots);
 }
 
+/// Growth alone, several times: the first touches memory that the process did not have before.
+fn grow() {
+    println!("1,000 workers x 16,384 mostly unique blocks, from empty");
+    let all = Stream::new(0, 252);
+    for _ in 0..3 {
+        let (index, slots) = fresh(IndexConfig::default());
+        store_all("store, grown from empty", &index, &slots, &all);
+    }
+}
+
 /// The same work on a table that fits the near caches: what is left is computing.
 fn hot() {
     println!("1,000 workers x 128 mostly unique blocks");
@@ -329,6 +339,9 @@ fn main() {
     }
     if wants("hot") {
         hot();
+    }
+    if wants("grow") {
+        grow();
     }
     if wants("unique") {
         unique();

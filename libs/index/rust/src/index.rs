@@ -3,6 +3,8 @@
 //! Every call is pinned from start to end: nothing it can reach
 //! is freed or used again meanwhile, neither memory nor worker slots.
 
+use std::sync::Arc;
+
 use crate::answer::Matches;
 use crate::counters::{Counters, Events};
 use crate::find;
@@ -48,6 +50,7 @@ impl Index {
                 grace: Grace::new(),
                 roster: Roster::new(),
                 counters: Counters::default(),
+                pages: Arc::default(),
                 initial_slots: config.initial_slots_per_shard,
             },
             directories: std::array::from_fn(|_| Directory::new(config.shard_bits)),
@@ -168,6 +171,7 @@ impl Index {
             grace,
             roster,
             counters,
+            pages,
             ..
         } = &self.shared;
         let load = |bytes: &tally::AtomicUsize| bytes.load(tally::Ordering::Relaxed);
@@ -180,6 +184,7 @@ impl Index {
                 + directories
                 + self.shards.bytes()
                 + load(&counters.aside_bytes),
+            idle: pages.idle_bytes(),
             retired: grace.retired_bytes(),
         }
     }

@@ -38,6 +38,7 @@ mod index;
 mod membership;
 #[cfg(all(loom, test))]
 mod model;
+mod pages;
 mod query;
 mod renewal;
 mod rights;

@@ -70,9 +70,11 @@ const NOTHING: Changed = Changed {
 
 /// All tables of a shard; [`crate::rights`] says who may change them.
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct Tables {
-    main: ShardTable,
+    // With the first fields of `main` in one cache line, which is all that most changes touch.
     aside: Option<Box<[ShardTable; 4]>>,
+    main: ShardTable,
 }
 
 /// One block of one worker slot.

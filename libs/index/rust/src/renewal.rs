@@ -74,7 +74,7 @@ impl ShardTable {
         (self.room, self.held) = (0, 0);
         if !gives_up {
             let class = class_for(next_slots(shared, shard, held, keyed));
-            let array = Zeroed::new(capacity_of_class(class));
+            let array = Zeroed::new_in(&shared.pages, capacity_of_class(class));
             shared
                 .counters
                 .table_bytes

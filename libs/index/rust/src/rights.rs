@@ -11,13 +11,14 @@
 use crate::membership::Tables;
 use crate::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, UnsafeCell, sized};
+use crate::table::prefetch;
 
 /// Rights that are taken as shared after two writers have met, before all shards are asked for again.
 const SHARED_AFTER_MEETING: u32 = sized(256, 1) as u32;
 
 /// A shard: all its tables, and the lock of writers who share the index.
 #[derive(Default)]
-#[repr(align(64))]
+#[repr(C, align(64))]
 struct Shard {
     tables: UnsafeCell<Tables>,
     lock: Mutex<()>,
@@ -97,6 +98,12 @@ impl Rights<'_> {
     /// Whether nobody else can write to any shard meanwhile.
     pub fn is_sole(&self) -> bool {
         matches!(self.held, Held::Sole(_))
+    }
+
+    /// Starts fetching what a change reads of a shard first.
+    #[inline(always)]
+    pub fn prefetch(&self, shard: usize) {
+        prefetch(&self.shards[shard].tables);
     }
 
     #[inline]

@@ -4,10 +4,13 @@
 //! go on between two lines, so that the misses of many searches overlap ([`crate::write`]). A removed key stays, with
 //! an empty set, until its slot takes another key or the table is renewed ([`crate::renewal`]).
 
+use std::sync::Arc;
+
 use crate::bitmap::Arena;
 use crate::counters::Counters;
 use crate::entry::{self, Joined};
 use crate::grace::{Grace, Pin};
+use crate::pages::Pages;
 use crate::renewal::{fitting_slots, most_keys};
 use crate::roster::Roster;
 use crate::set::{Few, Set, emptied, is_held, takes_key};
@@ -19,6 +22,7 @@ pub(crate) struct Shared {
     pub grace: Grace,
     pub roster: Roster,
     pub counters: Counters,
+    pub pages: Arc<Pages>,
     pub initial_slots: usize,
 }
 
@@ -41,10 +45,10 @@ pub(crate) struct ShardTable {
     pub(crate) room: usize,
     /// Keys that somebody holds.
     pub(crate) held: usize,
-    /// Whether the table is larger than a shard's smallest.
-    pub(crate) shrinks: bool,
     /// Counts the tables this shard has had, so that the sweep notices a new one.
     pub(crate) generation: u64,
+    /// Whether the table is larger than a shard's smallest.
+    pub(crate) shrinks: bool,
     pub(crate) arena: Arena,
 }
 
@@ -106,11 +110,9 @@ impl<'p> Search<'p> {
     fn note_spare(&mut self, line: &Line, now: u64) {
         if self.spare == 0 {
             let at = self.slots.probed(self.home as usize, self.step as usize);
-            for (place, entry) in line.iter().enumerate() {
-                if takes_key(entry.word(), now) {
-                    self.spare = (at + place + 1) as u32;
-                    return;
-                }
+            let free = marks(line, |entry| takes_key(entry.word(), now));
+            if free != 0 {
+                self.spare = (at + free.trailing_zeros() as usize + 1) as u32;
             }
         }
     }
@@ -120,14 +122,21 @@ impl<'p> Search<'p> {
     }
 }
 
+/// A bit for each slot of a line, the first in the lowest.
+#[inline(always)]
+fn marks(line: &Line, marked: impl Fn(&Slot) -> bool) -> u32 {
+    let [first, second, third, fourth] = line;
+    u32::from(marked(first))
+        | u32::from(marked(second)) << 1
+        | u32::from(marked(third)) << 2
+        | u32::from(marked(fourth)) << 3
+}
+
 /// The first slot of a line with that key. For key 0 it may be a vacant one, if the line does not have it.
 #[inline(always)]
 fn keyed(line: &Line, hash: u64) -> Option<&Slot> {
-    let mut same = 0u32;
     // No short circuit: which of a line's slots it is cannot be foreseen.
-    for (at, slot) in line.iter().enumerate() {
-        same |= u32::from(slot.key() == hash) << at;
-    }
+    let same = marks(line, |slot| slot.key() == hash);
     (same != 0).then(|| &line[same.trailing_zeros() as usize % SLOTS_PER_LINE])
 }
 
@@ -195,10 +204,7 @@ impl ShardTable {
             self.held += 1;
             return Some(true);
         }
-        let mut free = 0u32;
-        for (at, entry) in line.iter().enumerate() {
-            free |= u32::from(takes_key(entry.word(), target.now)) << at;
-        }
+        let free = marks(line, |entry| takes_key(entry.word(), target.now));
         let entry = &line[free.trailing_zeros() as usize % SLOTS_PER_LINE];
         if entry.set().is_vacant() {
             if self.room == 0 {

@@ -118,6 +118,8 @@ pub struct MemoryUse {
     pub bitmaps: usize,
     /// Shards' own records, worker slots, the view of who is matchable.
     pub fixed: usize,
+    /// On pages taken for tables, and free at the moment.
+    pub idle: usize,
     /// Retired, and kept only until no running look-up can hold it.
     pub retired: usize,
 }
@@ -126,6 +128,6 @@ impl MemoryUse {
     /// All of it.
     #[must_use]
     pub fn total(&self) -> usize {
-        self.tables + self.bitmaps + self.fixed + self.retired
+        self.tables + self.bitmaps + self.fixed + self.idle + self.retired
     }
 }

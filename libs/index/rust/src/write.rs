@@ -140,7 +140,9 @@ impl Index {
             while ring.has_room()
                 && let Some(hash) = hashes.next()
             {
-                ring.push(Search::start(hash, &directories[0], pin));
+                let search = Search::start(hash, &directories[0], pin);
+                rights.prefetch(search.shard());
+                ring.push(search);
             }
             let Some(mut search) = ring.pop() else {
                 return true;

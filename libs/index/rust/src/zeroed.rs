@@ -3,15 +3,22 @@
 //!
 //! `unsafe` here: allocation by hand, because a `Box<[T]>` that moves (into the limbo, while
 //! look-ups still read it) would assert unique access to memory that is shared. Sound because the
-//! memory is allocated once with a non-zero layout, only handed out as shared references to types
-//! of atomics (`Zeroable`), for which zero bytes are valid, and freed once, in `drop`.
+//! memory is allocated once, with a non-zero layout or from [`crate::pages`], only handed out as shared references to types of
+//! atomics (`Zeroable`), for which zero bytes are valid, and freed once, in `drop`.
 //! Checked by `zeroed::tests` and, through everything above it, by `tests/stress.rs`.
 
 use crate::sync::atomic::AtomicU64;
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::pages::Pages;
 
 const LINE_BYTES: usize = 64;
+/// Below it there is little to gain, and an index with few blocks should not take whole pages.
+const SMALLEST_IN_PAGES: usize = 1 << 10;
+/// A model counts every allocation by itself, and Miri knows no mappings.
+const IN_PAGES: bool = cfg!(not(any(loom, miri)));
 
 /// Types made of atomics alone.
 ///
@@ -41,6 +48,8 @@ unsafe impl Zeroable for AtomicU64 {
 pub(crate) struct Zeroed<T: Zeroable> {
     first: NonNull<T>,
     len: usize,
+    /// Where it came from, if not from the general allocator.
+    pages: Option<Arc<Pages>>,
 }
 
 // SAFETY: the array owns its memory, and all access to it is through `&T` with `T: Sync`.
@@ -51,19 +60,33 @@ unsafe impl<T: Zeroable> Sync for Zeroed<T> {}
 impl<T: Zeroable> Zeroed<T> {
     /// An array of `len` zeroed elements; `len` must not be 0.
     pub fn new(len: usize) -> Self {
-        assert!(len > 0, "an array of atomics needs a length");
         let layout = Self::layout(len);
         // SAFETY: `layout` is not zero-sized, since neither `T` nor `len` is.
         let memory = unsafe { alloc_zeroed(layout) };
-        let Some(first) = NonNull::new(memory.cast::<T>()) else {
-            handle_alloc_error(layout)
+        Self::over(memory.cast(), len, None)
+    }
+
+    /// The same out of `pages`; a small one from the general allocator.
+    pub fn new_in(pages: &Arc<Pages>, len: usize) -> Self {
+        let layout = Self::layout(len);
+        if !IN_PAGES || layout.size() < SMALLEST_IN_PAGES {
+            return Self::new(len);
+        }
+        let memory = pages.take(layout.size());
+        let first = memory.map_or(std::ptr::null_mut(), |first| first.as_ptr().cast());
+        Self::over(first, len, Some(Arc::clone(pages)))
+    }
+
+    fn over(first: *mut T, len: usize, pages: Option<Arc<Pages>>) -> Self {
+        let Some(first) = NonNull::new(first) else {
+            handle_alloc_error(Self::layout(len))
         };
         #[cfg(loom)]
         for at in 0..len {
             // SAFETY: within the memory just allocated, which nobody else knows.
             unsafe { first.add(at).write(T::zero()) };
         }
-        Self { first, len }
+        Self { first, len, pages }
     }
 
     /// The first element. Valid until the array is dropped, wherever the array itself moves.
@@ -85,6 +108,7 @@ impl<T: Zeroable> Zeroed<T> {
     }
 
     fn layout(len: usize) -> Layout {
+        assert!(len > 0, "an array of atomics needs a length");
         Layout::array::<T>(len)
             .and_then(|layout| layout.align_to(LINE_BYTES))
             .unwrap_or_else(|_| panic!("an array of {len} elements exceeds the address space"))
@@ -94,8 +118,14 @@ impl<T: Zeroable> Zeroed<T> {
 #[cfg(not(loom))]
 impl<T: Zeroable> Drop for Zeroed<T> {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this very layout, and dropped once.
-        unsafe { std::alloc::dealloc(self.first.as_ptr().cast(), Self::layout(self.len)) }
+        let layout = Self::layout(self.len);
+        // SAFETY: taken from there with this very layout, and dropped once.
+        unsafe {
+            match &self.pages {
+                Some(pages) => pages.give(self.first.cast(), layout.size()),
+                None => std::alloc::dealloc(self.first.as_ptr().cast(), layout),
+            }
+        }
     }
 }
 

@@ -1,6 +1,7 @@
-//! `memory_bytes` against an allocator that counts: what the index says it uses is what it took.
+//! `memory_bytes` against an allocator that counts, and the system's own account of the large pages: what the index says
+//! it uses is what it took.
 //!
-//! A file of its own, because the allocator is the whole process's and other tests would be counted as well.
+//! A file of its own, because both are the whole process's and other tests would be counted as well.
 //!
 //! `unsafe` here: the allocator. Sound because it counts and passes every call on to the system's, whose promises
 //! it so keeps; every test of this file runs on it.
@@ -45,8 +46,27 @@ fn hashes(of: u64, count: u64) -> Vec<u64> {
         .collect()
 }
 
+/// Memory in mappings that are to be made of large pages. Nothing else in this process asks for such.
+fn large_page_bytes() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    let (mut total, mut resident) = (0, 0);
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("Rss:") => resident = words.next().map_or(0, |kib| kib.parse().unwrap()),
+            Some("VmFlags:") if words.any(|flag| flag == "hg") => total += resident * 1024,
+            _ => {}
+        }
+    }
+    total
+}
+
+fn taken() -> usize {
+    LIVE_BYTES.load(Relaxed) + large_page_bytes()
+}
+
 fn compare(index: &Index, before: usize, when: &str) {
-    let counted = LIVE_BYTES.load(Relaxed) - before;
+    let counted = taken() - before;
     let said = index.memory_bytes().total();
     let off = counted.abs_diff(said);
     assert!(
@@ -63,7 +83,7 @@ fn memory_is_told_to_within_five_percent_full_after_churn_and_emptied() {
     let others: Vec<_> = (0..WORKERS)
         .map(|worker| hashes(1 << 19 | worker, 1_500))
         .collect();
-    let before = LIVE_BYTES.load(Relaxed);
+    let before = taken();
     let index = Index::new(IndexConfig {
         shard_bits: 6,
         ..IndexConfig::default()
