@@ -134,8 +134,9 @@ def test_the_table_and_the_json_name_every_design() -> None:
     results = raced(World({"slow tree": 2_000.0, FLAT: 500.0}), EXACT, OURS)
     queued = Result("a queue", ours=False, exact=False, note="unpaced")
     both = standing((*results, queued))
-    page = markdown([both])
+    page = markdown([both], "in a test")
     assert "| slow tree |" in page
+    assert "in a test" in page
     assert "inexact; unpaced" in page
     assert "a stream: 8 workers of 64 blocks, 1.0 M block operations" in page
     (document,) = json.loads(json.dumps(documents([both])))

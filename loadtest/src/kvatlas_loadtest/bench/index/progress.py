@@ -25,12 +25,17 @@ class Watch(Protocol):
 
 
 class Bar:
-    """A bar, and what runs now."""
+    """A bar, and what runs now; of which stream."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task = progress.add_task("", total=0)
         self._total = 0
+        self._stream = ""
+
+    def about(self, stream: str) -> None:
+        """What follows is about this stream."""
+        self._stream = stream
 
     def expect(self, steps: int) -> None:
         """So many more steps are to come."""
@@ -39,7 +44,7 @@ class Bar:
 
     def now(self, what: str) -> None:
         """This begins."""
-        self._progress.update(self._task, description=what)
+        self._progress.update(self._task, description=f"{self._stream}: {what}")
 
     def done(self, steps: int = 1) -> None:
         """So many steps are over, or turned out not to be needed."""
@@ -47,7 +52,7 @@ class Bar:
 
 
 @contextmanager
-def watched(console: Console) -> Generator[Watch]:
+def watched(console: Console) -> Generator[Bar]:
     """A bar on the terminal for as long as the context lasts; gone at its end."""
     columns = (
         BarColumn(24),

@@ -1,6 +1,7 @@
 """The whole benchmark: streams, races, what only the flat index is asked, tables and files."""
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Generator, Sequence
@@ -65,19 +66,20 @@ def measure(options: Options, *, quick: bool) -> list[Row]:
         watched(console) as watch,
     ):
         bench = _Bench(program, options, watch, quick=quick)
-        for kind in options.streams or options.only:
+        kinds = options.streams or options.only
+        for number, kind in enumerate(kinds, start=1):
+            name = kind.name if isinstance(kind, Path) else kind
+            watch.about(f"{name}, stream {number} of {len(kinds)}")
             watch.now("making the stream")
             stream = (
                 given_stream(kind)
                 if isinstance(kind, Path)
                 else make_stream(program, _recipe(options, trace, quick=quick), kind, folder)
             )
-            if not stream.header.block_ops:
-                raise FatalError(f"kvatlas bench index: {stream.path.name} holds nothing to play")
             standing = bench.race(stream, designs)
             standings.append(standing)
             if options.out is not None:  # after each stream, since all of them take long
-                _write(options.out, standings)
+                _write(options.out, standings, _conditions(options, quick=quick))
             rows += bench.rows(standing)
         if options.micro and FLAT in {design.name for design in designs}:
             rows += bench.micro()
@@ -98,7 +100,13 @@ class _Bench:
         self._trials = 1 if quick else options.trials
 
     def race(self, stream: Stream, designs: Sequence[Design]) -> Standing:
-        """All designs on one stream, the nested dictionaries in Python too."""
+        """All designs on one stream, the nested dictionaries in Python too.
+
+        Raises:
+            FatalError: the stream is empty, or the generator fails.
+        """
+        if not stream.header.block_ops:
+            raise FatalError(f"kvatlas bench index: {stream.path.name} holds nothing to play")
         budget_s, from_share = self._options.budget_s, stream.from_share
         effort = Effort(Rules(trials=self._trials), budget_s, from_share=from_share)
         if self._quick:
@@ -201,9 +209,19 @@ def _trace(given: Path | None, folder: Path, *, quick: bool) -> Generator[Path]:
         yield first
 
 
-def _write(out: Path, standings: Sequence[Standing]) -> None:
+def _conditions(options: Options, *, quick: bool) -> str:
+    trace = options.trace.name if options.trace else SHIPPED
+    source = "given streams" if options.streams else f"streams made of {trace}, seed {options.seed}"
+    return (
+        f"{os.cpu_count()} cores; {source}; {options.trials} trials a window; a design that takes "
+        f"longer than {options.budget_s:g} s is measured on the first part of a stream."
+        f"{' A quick run: these figures mean nothing.' if quick else ''}"
+    )
+
+
+def _write(out: Path, standings: Sequence[Standing], conditions: str) -> None:
     try:
-        (out / "index.md").write_text(markdown(standings))
+        (out / "index.md").write_text(markdown(standings, conditions))
         (out / "index.json").write_text(json.dumps(documents(standings), indent=2) + "\n")
     except OSError as error:
         raise FatalError(f"kvatlas bench: cannot write to {out}: {error.strerror}") from None

@@ -75,9 +75,9 @@ def note(result: Result) -> str:
     return "; ".join([*inexact, *([result.note] if result.note else [])])
 
 
-def markdown(standings: Sequence[Standing]) -> str:
-    """All streams as one page."""
-    parts = [LEGEND]
+def markdown(standings: Sequence[Standing], conditions: str) -> str:
+    """All streams as one page; `conditions` says in a sentence how they were measured."""
+    parts = [LEGEND, conditions]
     for standing in standings:
         titles = ["design", *(column.title for column in _COLUMNS), "note"]
         rule = ["---", *("---:" for _ in _COLUMNS), "---"]

@@ -52,7 +52,7 @@ def stream_rows(standing: Standing) -> list[Row]:
     ratio = standing.ratio(flat)
     best = standing.best_baseline
     if ratio is not None and best is not None:
-        beside = settings | {"baseline": best.label}
+        beside = settings | {"baseline": best.label} | _part(best)
         rows.append(Row(NAME, "kept up / best baseline", ratio, "ratio", 1.0, "higher", beside))
     rows += _lookups(standing, flat, settings)
     if flat.apply_ms:
@@ -95,8 +95,13 @@ def fresh_row(standing: Standing, bytes_per_membership: float, memberships: int)
 
 def _kept_up(result: Result, target: float | None, settings: dict[str, Setting]) -> Row:
     value = (result.block_ops_per_s or 0.0) / 1e6
-    part: dict[str, Setting] = {} if result.share == 1 else {"share": result.share}
-    return Row(NAME, "block operations kept up", value, "M/s", target, "higher", settings | part)
+    told = settings | _part(result)
+    return Row(NAME, "block operations kept up", value, "M/s", target, "higher", told)
+
+
+def _part(result: Result) -> dict[str, Setting]:
+    """Which part of the stream was played, where it was not the whole."""
+    return {} if result.share == 1 else {"share": result.share}
 
 
 def _lookups(standing: Standing, flat: Result, settings: dict[str, Setting]) -> list[Row]:
