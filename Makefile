@@ -14,7 +14,7 @@ STAMPS := $(VENV)/.stamps
 PYTEST_WORKERS ?= 2
 
 MEMBERS := libs/hashing libs/wire libs/events libs/client libs/engines libs/mocker libs/chassis \
-           libs/cli services/indexer services/publisher services/frontend loadtest
+           libs/cli libs/verify services/indexer services/publisher services/frontend loadtest
 RUST_SOURCES := $(shell find libs -path '*/rust/*' -type f \( -name '*.rs' -o -name Cargo.toml \)) \
                 $(wildcard protos/kvatlas/v1/*.proto) Cargo.toml Cargo.lock
 LOADGEN := target/release/kvatlas-loadgen

@@ -19,6 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "libs/client": {"hashing", "native", "wire"},
     "libs/engines": {"hashing"},
     "libs/mocker": {"chassis", "hashing"},
+    "libs/verify": {"chassis", "wire"},
     "services/indexer": {"chassis", "events", "hashing", "native", "wire"},
     "services/publisher": {"chassis", "engines", "events", "hashing", "native", "wire"},
     "services/frontend": {"chassis", "client", "hashing", "native", "wire"},

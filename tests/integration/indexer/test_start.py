@@ -85,7 +85,7 @@ async def test_a_replica_that_waits_for_its_log_still_ends_on_sigterm_without_a_
         (("--modle", "m"), "--modle"),
         (("--log", "memory:"), "memory:"),
         (("--log", "kafka://user:secret@127.0.0.1:9092"), "kafka:"),
-        (("--snapshot-dir", "snapshots"), "snapshot"),
+        (("--peer", "nowhere"), "nowhere"),
     ],
 )
 async def test_a_setting_that_cannot_work_is_one_line_and_exit_2(

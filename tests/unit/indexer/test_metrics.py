@@ -5,8 +5,10 @@ from typing import cast
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from kvatlas_indexer.metrics import CellCollector
+from kvatlas_indexer.metrics import LAGGING_NAMED, CellCollector, LagCollector
 from kvatlas_native import Cell
+from tests.unit.cell.bench import Bench
+from tests.unit.cell.speaker import Speaker, store
 
 
 class ScriptedCell:
@@ -37,3 +39,20 @@ def test_names_labels_and_buckets_are_those_of_the_cell_under_our_prefix() -> No
         "kvatlas_indexer_find_seconds_count 4.0",
         "kvatlas_indexer_find_seconds_sum 0.5",
     }
+
+
+def test_lag_is_told_in_sum_and_of_the_furthest_behind_by_name() -> None:
+    bench = Bench()
+    for worker_id in range(1, 100):
+        speaker = Speaker(worker_id=worker_id)
+        bench.feed(speaker.events(store(1)), speaker.heartbeat(last=1 + worker_id))
+    registry = CollectorRegistry()
+    LagCollector(bench.cell, registry, unix_ms=lambda: bench.now_ms + 70)
+    lines = generate_latest(registry).decode().splitlines()
+    assert "kvatlas_indexer_workers_lagging 99.0" in lines
+    assert f"kvatlas_indexer_lag_events {sum(range(1, 100))}.0" in lines
+    assert "kvatlas_indexer_lag_ms_max 70.0" in lines
+    assert 'kvatlas_indexer_worker_lag_events{worker="99/0"} 99.0' in lines
+    assert 'kvatlas_indexer_worker_lag_ms{worker="99/0"} 70.0' in lines
+    named = [line for line in lines if line.startswith("kvatlas_indexer_worker_lag_events{")]
+    assert len(named) == LAGGING_NAMED

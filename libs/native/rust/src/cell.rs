@@ -1,6 +1,7 @@
 //! Bindings of the cell and of its server.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,6 +14,8 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
+
+use crate::replica;
 
 /// Parts of one snapshot.
 const SNAPSHOT_PARTS_MAX: u32 = 4_096;
@@ -60,8 +63,8 @@ impl From<kvatlas_cell::WorkerNeed> for WorkerNeed {
 }
 
 #[pyclass(frozen, module = "kvatlas_native")]
-struct Cell {
-    native: Arc<NativeCell>,
+pub struct Cell {
+    pub(crate) native: Arc<NativeCell>,
 }
 
 type Columns<'py> = (
@@ -236,6 +239,19 @@ impl Cell {
         py.detach(|| self.native.need_of(key)).map(WorkerNeed::from)
     }
 
+    #[pyo3(signature = (transport, *, identity, entry))]
+    fn set_log_position(&self, py: Python<'_>, transport: &str, identity: &str, entry: &str) {
+        py.detach(|| self.native.set_log_position(transport, identity, entry));
+    }
+
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<replica::Saved> {
+        py.detach(|| replica::save(&self.native, path))
+    }
+
+    fn lags(&self, py: Python<'_>, limit: usize, now_unix_ms: u64) -> replica::Lags {
+        py.detach(|| replica::lags(&self.native, limit, now_unix_ms))
+    }
+
     fn take_notices(&self, py: Python<'_>) -> Vec<String> {
         py.detach(|| self.native.take_notices())
     }
@@ -279,7 +295,7 @@ impl CellServer {
 }
 
 /// With `errno` and `strerror`, as Python's own.
-fn os_error(error: std::io::Error) -> PyErr {
+pub(crate) fn os_error(error: std::io::Error) -> PyErr {
     match error.raw_os_error() {
         None => error.into(),
         Some(code) => {

@@ -117,6 +117,10 @@ class LogFeed:
                 )
         self._records += len(part.records) + part.foreign
         behind = part.records and not part.at_head
+        if part.position is not None:
+            self._cell.set_log_position(
+                self.transport, identity=part.position.identity, entry=part.position.entry
+            )
         self._report(lag_ms=max(0, now_ms - part.appended_unix_ms[-1]) if behind else 0)
         self._caught_up |= part.caught_up
 

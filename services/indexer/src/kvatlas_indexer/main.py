@@ -1,13 +1,16 @@
 """`kvatlas indexer`: a cell's event log in, `FindMatches` out."""
 
 import asyncio
+import logging
 import os
 import random
 import socket
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
@@ -20,19 +23,26 @@ from kvatlas_chassis import (
     announce_ready,
     run_service,
 )
-from kvatlas_events import open_reader
+from kvatlas_events import LogPosition, LogReader, open_reader
 from kvatlas_events.backoff import Backoff
 from kvatlas_hashing import CONTRACT
 from kvatlas_indexer.feed import Feed, LogFeed, PushedFeed
-from kvatlas_indexer.metrics import CellCollector, RecoveryCollector
+from kvatlas_indexer.keeping import keeping
+from kvatlas_indexer.metrics import CellCollector, LagCollector, RecoveryCollector, ReplicaCollector
 from kvatlas_indexer.readiness import Readiness
 from kvatlas_indexer.recovery import Recovery, RecoveryLimits
 from kvatlas_indexer.settings import IndexerSettings
+from kvatlas_indexer.snapshots import StateFiles
+from kvatlas_indexer.start import Start
 from kvatlas_native import Cell, CellServer
 
 # Of the grace period, for running calls; the rest is for everything else to end.
 _GRACE_FOR_CALLS = 0.7
 _TICK_S = 0.1
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 def command(argv: Sequence[str]) -> int:
@@ -54,28 +64,98 @@ async def serve(settings: IndexerSettings) -> None:
     """
     stop = StopSignal()
     cell = build_cell(settings)
+    files = None if settings.snapshot_dir is None else StateFiles(settings.snapshot_dir)
     registry = CollectorRegistry()
     CellCollector(cell, registry)
+    LagCollector(cell, registry, unix_ms=unix_ms)
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
+    start = build_start(cell, files, settings)
+    ReplicaCollector(start, files, registry)
+    life = Life()
+    async with administering(settings, registry, life.obstacles) as admin:
+        positions = await unless_stopped(stop, start.run())
+        if positions is not None:
+            await follow(
+                cell, settings, Kept(files, positions), Around(stop, registry, life, admin)
+            )
+
+
+async def follow(cell: Cell, settings: IndexerSettings, kept: "Kept", around: "Around") -> None:
+    """Serve and read, from the state that the replica has started with, until it is to stop."""
+    interval_s = settings.snapshot_interval_s
     async with (
         serving(cell, settings) as listen,
         background() as tasks,
-        reading(cell, settings, tasks) as feeds,
+        keeping(cell, kept.files, tasks, interval_s=interval_s, unix_ms=unix_ms),
+        reading(cell, settings, tasks, kept.positions) as feeds,
     ):
         readiness = Readiness(
             cell, feeds, recover_ms=settings.recover_ms, tick_s=_TICK_S, unix_ms=unix_ms
         )
+        around.life.readiness = readiness
         tasks.start(readiness.run(), name="readiness")
         recovery = build_recovery(cell, settings, feeds)
-        RecoveryCollector(recovery, registry)
+        RecoveryCollector(recovery, around.registry)
         tasks.start(recovery.run(), name="recovery")
-        admin = await AdminServer.start(settings.admin, registry, readiness.obstacles)
-        try:
-            tasks.start(announce(readiness, settings, listen, admin.address), name="announce")
-            await stop.wait(tasks)
-        finally:
-            await admin.close()
+        tasks.start(announce(readiness, settings, listen, around.admin), name="announce")
+        await around.stop.wait(tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a replica starts with and keeps for its next start."""
+
+    files: StateFiles | None
+    positions: Mapping[str, LogPosition]
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What outlives the serving: the process's own."""
+
+    stop: StopSignal
+    registry: CollectorRegistry
+    life: "Life"
+    admin: HostPort
+
+
+class Life:
+    """What /readyz says: the start at first, then what readiness says."""
+
+    def __init__(self) -> None:
+        self.readiness: Readiness | None = None
+
+    def obstacles(self) -> list[str]:
+        """Say what keeps the replica from answering; nothing once it is ready."""
+        if self.readiness is None:
+            return ["reading the state to start from"]
+        return self.readiness.obstacles()
+
+
+async def unless_stopped(stop: StopSignal, work: Coroutine[None, None, T]) -> T | None:
+    """Do the work, or give it up and return None when the process is to stop before."""
+    task = asyncio.create_task(work)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        stopped.cancel()
+        await asyncio.gather(task, stopped, return_exceptions=True)
+
+
+@asynccontextmanager
+async def administering(
+    settings: IndexerSettings, registry: CollectorRegistry, obstacles: Callable[[], list[str]]
+) -> AsyncGenerator[HostPort, None]:
+    """Answer the admin port, from before the start to the very end."""
+    admin = await AdminServer.start(settings.admin, registry, obstacles)
+    try:
+        yield admin.address
+    finally:
+        await admin.close()
 
 
 def build_cell(settings: IndexerSettings) -> Cell:
@@ -93,6 +173,13 @@ def build_cell(settings: IndexerSettings) -> Cell:
         recover_ms=settings.recover_ms,
         memory_bytes_max=settings.memory_bytes_max,
     )
+
+
+def build_start(cell: Cell, files: StateFiles | None, settings: IndexerSettings) -> Start:
+    """Make what fills the cell before the first record; the cell knows its logs from then on."""
+    for number, url in enumerate(settings.log):
+        cell.set_log_status(transport_name(url, number), alive=False, records=0, lag_ms=0)
+    return Start(cell, files, settings.peer, patience_s=settings.peer_patience_s, unix_ms=unix_ms)
 
 
 def build_recovery(cell: Cell, settings: IndexerSettings, feeds: Sequence[Feed]) -> Recovery:
@@ -135,13 +222,16 @@ async def background() -> AsyncGenerator[TaskSet, None]:
 
 @asynccontextmanager
 async def reading(
-    cell: Cell, settings: IndexerSettings, tasks: TaskSet
+    cell: Cell, settings: IndexerSettings, tasks: TaskSet, positions: Mapping[str, LogPosition]
 ) -> AsyncGenerator[list[Feed], None]:
-    """Read every log of the settings into the cell."""
+    """Read every log of the settings into the cell, each from its position if it has one."""
     feeds: list[Feed] = []
-    readers = [(url, open_reader(url, cell=settings.cell)) for url in settings.log]
-    for number, (url, reader) in enumerate(readers):
-        transport = transport_name(url, number)
+    named = [(transport_name(url, number), url) for number, url in enumerate(settings.log)]
+    readers = [
+        (transport, open_at(url, settings.cell, positions.get(transport)))
+        for transport, url in named
+    ]
+    for transport, reader in readers:
         cell.set_log_status(transport, alive=reader is None, records=0, lag_ms=0)
         if reader is None:
             feeds.append(PushedFeed())
@@ -157,6 +247,15 @@ async def reading(
         for _, reader in readers:
             if reader is not None:
                 await reader.close()
+
+
+def open_at(url: str, cell: str, position: LogPosition | None) -> LogReader | None:
+    """Open a log behind what is applied already, or, if that place is none of its kind, whole."""
+    try:
+        return open_reader(url, cell=cell, position=position)
+    except ValueError as error:  # the settings have seen to the URL
+        log.warning("the kept place in a log cannot be used, it is read whole: %s", error)
+        return open_reader(url, cell=cell)
 
 
 def transport_name(url: str, number: int) -> str:

@@ -1,5 +1,6 @@
-"""A publisher as a recovering replica asks it: `Replay` and `Snapshot` over one short connection."""
+"""Whom a replica asks: a publisher for what it lacks, a peer for its whole state at the start."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
@@ -9,7 +10,13 @@ from grpc import aio
 
 from kvatlas_chassis import HostPort
 from kvatlas_native import WorkerNeed
-from kvatlas_wire.v1 import events_pb2, publisher_pb2, publisher_pb2_grpc
+from kvatlas_wire.v1 import (
+    events_pb2,
+    indexer_pb2,
+    indexer_pb2_grpc,
+    publisher_pb2,
+    publisher_pb2_grpc,
+)
 
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # a proxy of the environment is for the world outside
@@ -91,6 +98,33 @@ class _Connection:
     def _in_words(self, error: aio.AioRpcError) -> Unreachable | Declined:
         text = f"{self._address}: {error.code().name}: {error.details()}"
         return Unreachable(text) if error.code() in _SILENT else Declined(text)
+
+
+async def dump_of(peer: HostPort, *, patience_s: float) -> AsyncGenerator[bytes, None]:
+    """Give the slices of a peer's resumable dump; each may take `patience_s` seconds to come.
+
+    Raises:
+        Unreachable: the peer does not answer, or no longer.
+        Declined: it is not ready itself, or has no dump.
+        TimeoutError: it takes too long.
+    """
+    async with aio.insecure_channel(str(peer), options=_OPTIONS) as channel:
+        stub: indexer_pb2_grpc.IndexerAsyncStub = indexer_pb2_grpc.IndexerStub(channel)
+        try:
+            status = await stub.GetStatus(indexer_pb2.GetStatusRequest(), timeout=patience_s)
+            if not status.ready:
+                raise Declined("it is not ready itself")
+            call = stub.Dump(indexer_pb2.DumpRequest(resumable=True))
+            slices = aiter(call)
+            while True:
+                async with asyncio.timeout(patience_s):
+                    message = await anext(slices, None)
+                if message is None:
+                    return
+                yield message.arrow_ipc
+        except aio.AioRpcError as error:
+            text = f"{error.code().name}: {error.details()}"
+            raise Unreachable(text) if error.code() in _SILENT else Declined(text) from error
 
 
 def _worker(need: WorkerNeed) -> events_pb2.Worker:

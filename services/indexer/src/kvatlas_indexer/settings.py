@@ -1,5 +1,7 @@
 """What an indexer can be told, and what it checks before it starts."""
 
+from pathlib import Path
+
 from pydantic import Field, field_validator
 
 from kvatlas_chassis import HostPort, ServiceSettings
@@ -24,7 +26,20 @@ class IndexerSettings(ServiceSettings):
     replica_id: str = Field(
         default="", description="this replica's name in its status; default: host and process"
     )
-    snapshot_dir: str | None = Field(default=None, description="not in this build")
+    snapshot_dir: Path | None = Field(
+        default=None,
+        description="where this replica alone keeps the state that it starts from again",
+    )
+    snapshot_interval_s: float = Field(
+        default=300.0, gt=0, description="between two states kept there, seconds; one more at stop"
+    )
+    peer: tuple[HostPort, ...] = Field(
+        default=(),
+        description="replica whose state to start from if there is no file; tried in order",
+    )
+    peer_patience_s: float = Field(
+        default=10.0, gt=0, description="for a peer's next part to come at the start, seconds"
+    )
     threads: int = Field(default=1, gt=0, le=256, description="threads that answer gRPC calls")
     lease_ms: int = Field(
         default=10_000, gt=0, description="how long a silent worker is still matched"
@@ -56,10 +71,3 @@ class IndexerSettings(ServiceSettings):
         if len(set(urls)) < len(urls):
             raise ValueError("a log is named twice")
         return urls
-
-    @field_validator("snapshot_dir")
-    @classmethod
-    def _no_snapshots_yet(cls, directory: str | None) -> str | None:
-        if directory is not None:
-            raise ValueError("snapshots on disk are not in this build; leave the setting out")
-        return directory

@@ -1,0 +1,74 @@
+"""Reads a dump's Arrow stream, slice by slice. The one place that touches pyarrow, which has no types.
+
+Arrow's reader pulls, a gRPC stream pushes: no more of it is in memory than one slice and one batch.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
+
+import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs] - there are none
+
+from kvatlas_verify.held import Hashes
+
+_arrow = cast("Any", pa)
+
+
+class Unreadable(Exception):  # noqa: N818 - named for what it is
+    """The bytes are no dump that this build can read."""
+
+
+class Row(NamedTuple):
+    """One row of a dump: a worker's tier, or a part of it."""
+
+    worker_id: int
+    dp_rank: int
+    tier: str
+    epoch: int
+    event_id: int
+    blocks: int
+    digest: int
+    sequence_hashes: Hashes
+    """Ascending; empty if only digests were asked for."""
+
+
+def rows(slices: Iterator[bytes]) -> Iterator[Row]:
+    """Give the rows of a stream that comes in slices.
+
+    Raises:
+        Unreadable: it is no dump; and whatever `slices` raises.
+    """
+    try:
+        with _arrow.ipc.open_stream(_Slices(slices)) as reader:
+            for batch in reader:
+                lists = batch["sequence_hashes"]
+                sets = (lists[number].values.to_numpy() for number in range(batch.num_rows))
+                columns = [batch[name].to_pylist() for name in Row._fields[:-1]]
+                yield from map(Row._make, zip(*columns, sets, strict=True))
+    except (_arrow.ArrowInvalid, KeyError) as error:
+        raise Unreadable(str(error)) from error
+
+
+class _Slices:
+    """The slices as the file that Arrow reads from."""
+
+    closed = False
+
+    def __init__(self, slices: Iterator[bytes]) -> None:
+        self._slices = slices
+        self._rest = b""
+
+    def read(self, size: int) -> bytes:
+        parts = [self._rest]
+        length = len(self._rest)
+        while length < size and (part := next(self._slices, None)) is not None:
+            parts.append(part)
+            length += len(part)
+        whole = b"".join(parts)
+        self._rest = whole[size:]
+        return whole[:size]
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass

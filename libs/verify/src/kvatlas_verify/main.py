@@ -1,0 +1,90 @@
+"""`kvatlas verify`: compares every worker on every replica, and with its publisher."""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+
+from pydantic import Field
+
+from kvatlas_chassis import HostPort, Settings, SettingsError, load_settings
+from kvatlas_verify.rounds import Findings, Patience, check_terms, compare
+from kvatlas_verify.rpc import CannotTell, Publisher, Replica
+
+WHOLE, DIFFERENT, COULD_NOT_TELL = 0, 1, 2
+
+
+class VerifySettings(Settings):
+    """Settings of `kvatlas verify`."""
+
+    indexer: tuple[HostPort, ...] = Field(
+        min_length=1, description="replica to compare; two or more, or one and a publisher"
+    )
+    publisher: tuple[HostPort, ...] = Field(
+        default=(), description="publisher to compare its workers with"
+    )
+    tries: int = Field(
+        default=20, gt=0, description="times to ask for a worker that is elsewhere on two sides"
+    )
+    pause_ms: int = Field(default=200, ge=0, description="between two tries")
+    timeout_s: float = Field(default=60.0, gt=0, description="for one answer, seconds")
+
+
+def command(argv: Sequence[str]) -> int:
+    """Compare; exit status 0 whole, 1 different, 2 could not tell."""
+    try:
+        settings = load_settings(
+            VerifySettings,
+            service="verify",
+            argv=argv,
+            environ=os.environ,
+            description="Compares every worker on every indexer replica, and with its publisher. "
+            "Exit status: 0 whole, 1 with the differences listed, 2 could not tell.",
+        )
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_status
+    if len(settings.indexer) + len(settings.publisher) == 1:
+        return _told("could not tell: one side has nothing to be compared with")
+    try:
+        return _report(_compare(settings), len(settings.indexer))
+    except CannotTell as error:
+        return _told(f"could not tell: {error}")
+
+
+def _compare(settings: VerifySettings) -> Findings:
+    patience = Patience(settings.tries, lambda: time.sleep(settings.pause_ms / 1000))
+    timeout_s = settings.timeout_s
+    with ExitStack() as open_sides:
+        replicas = [
+            open_sides.enter_context(closing(Replica(address, timeout_s=timeout_s)))
+            for address in settings.indexer
+        ]
+        publishers = [
+            open_sides.enter_context(closing(Publisher(address, timeout_s=timeout_s)))
+            for address in settings.publisher
+        ]
+        check_terms(replicas)
+        return compare(replicas, publishers, patience)
+
+
+def _report(findings: Findings, replicas: int) -> int:
+    for lines in findings.differing.values():
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.writelines(f"could not tell: {line}\n" for line in findings.untold)
+    if findings.differing:
+        sys.stdout.write(f"differ: {len(findings.differing)} of {findings.workers} workers\n")
+        return DIFFERENT
+    if findings.untold:
+        return COULD_NOT_TELL
+    sys.stdout.write(
+        f"whole: {replicas} replicas agree on {findings.workers} workers, {findings.blocks} blocks"
+        f"; {findings.publishers} of the workers agree with their publishers\n"
+    )
+    return WHOLE
+
+
+def _told(line: str) -> int:
+    sys.stdout.write(f"{line}\n")
+    return COULD_NOT_TELL

@@ -1,0 +1,43 @@
+"""Keeps the replica's state on the disk: on an interval, and once more at the end."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+from kvatlas_chassis import TaskSet
+from kvatlas_indexer.snapshots import StateFiles
+from kvatlas_native import Cell
+
+
+@asynccontextmanager
+async def keeping(
+    cell: Cell,
+    files: StateFiles | None,
+    tasks: TaskSet,
+    *,
+    interval_s: float,
+    unix_ms: Callable[[], int],
+) -> AsyncGenerator[None]:
+    """Write the state every `interval_s` seconds while the body runs, and at its end."""
+    if files is None:
+        yield
+        return
+
+    async def keep() -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            # Shielded: a thread cannot be cancelled, and two must not write at a time.
+            await asyncio.shield(write())
+
+    writing = asyncio.Lock()
+
+    async def write() -> None:
+        async with writing:
+            await asyncio.to_thread(files.write, cell, unix_ms())
+
+    task = tasks.start(keep(), name="state files")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await write()

@@ -1,0 +1,130 @@
+"""The files that a replica starts from: named by what they hold, whole or not there.
+
+A file is written under another name, seen on the disk, and only then takes its own:
+`state-<milliseconds since 1970>-<XXH3-64 of its bytes>.arrow`. So a crash, a full disk or a broken
+one costs the file under way and no other, and bytes that have changed since are found out before
+one of them is believed. The newest two are kept: the second is for when the newest cannot be read.
+"""
+
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvatlas_native import Cell, Restore, Restored, RestoreRefused
+
+KEPT = 2
+_NAME = re.compile(r"state-(?P<unix_ms>\d{13,})-(?P<checksum>[0-9a-f]{16})\.arrow")
+_PARTIAL = ".partial"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StateFile:
+    """One file, as its name says."""
+
+    path: Path
+    unix_ms: int
+    checksum: int
+
+
+class StateFiles:
+    """One directory of state files; one replica's own.
+
+    Counts what went wrong and goes on: a replica is of use without them.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.written = 0
+        self.failed = 0
+        self.refused: Counter[str] = Counter()
+        """Files that a start could not use, by why."""
+        self.newest_unix_ms: int | None = None
+        """Of the newest file that this process has written or started from."""
+        self.newest_bytes = 0
+
+    def newest_first(self) -> Sequence[StateFile]:
+        """List the files; none, and a count, if the directory cannot be read."""
+        try:
+            names = [path.name for path in self.directory.iterdir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            self.refused["unreadable"] += 1
+            log.warning("state files in %s cannot be listed: %s", self.directory, error.strerror)
+            return []
+        matches = (_NAME.fullmatch(name) for name in names)
+        files = [
+            StateFile(
+                self.directory / match.group(), int(match["unix_ms"]), int(match["checksum"], 16)
+            )
+            for match in matches
+            if match is not None
+        ]
+        return sorted(files, key=lambda file: file.unix_ms, reverse=True)
+
+    def restore(self, cell: Cell, now_unix_ms: int) -> Restored | None:
+        """Give an empty cell the newest state that can be used; None if there is none."""
+        for file in self.newest_first():
+            restore = Restore(cell)
+            try:
+                restore.read_file(file.path, file.checksum)
+                restored = restore.finish(now_unix_ms)
+            except RestoreRefused as refusal:
+                why, text = refusal.args
+                self.refused[why] += 1
+                log.warning("state file %s is passed over, it is %s: %s", file.path, why, text)
+            else:
+                self.newest_unix_ms = file.unix_ms
+                log.info(
+                    "started from %s: %d workers, %d blocks",
+                    file.path,
+                    restored.workers,
+                    restored.memberships,
+                )
+                return restored
+        return None
+
+    def write(self, cell: Cell, unix_ms: int) -> bool:
+        """Write the cell's state now; false, and a count, if that failed. Blocks; any thread."""
+        partial = self.directory / f".state-{os.getpid()}{_PARTIAL}"
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._remove_partials()
+            saved = cell.save(partial)
+            final = self.directory / f"state-{unix_ms:013d}-{saved.checksum:016x}.arrow"
+            partial.rename(final)
+            self._see_on_disk()
+        except OSError as error:
+            self.failed += 1
+            log.warning("state cannot be kept in %s: %s", self.directory, error.strerror or error)
+            self._remove(partial)
+            return False
+        self.written += 1
+        self.newest_unix_ms, self.newest_bytes = unix_ms, saved.bytes
+        for old in self.newest_first()[KEPT:]:
+            self._remove(old.path)
+        return True
+
+    def _remove_partials(self) -> None:
+        """What a process that was killed has left behind."""
+        for path in self.directory.glob(f".state-*{_PARTIAL}"):
+            self._remove(path)
+
+    def _see_on_disk(self) -> None:
+        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def _remove(self, path: Path) -> None:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s cannot be removed: %s", path, error.strerror)

@@ -1,0 +1,159 @@
+"""`kvatlas verify` against real servers: whole, different, and what cannot be told."""
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from kvatlas_native import CellServer
+from kvatlas_verify.main import command
+from kvatlas_wire.v1 import events_pb2 as pb
+from tests.unit.cell.bench import Bench
+from tests.unit.cell.speaker import Speaker, store
+
+FAST = ("--pause-ms", "0", "--timeout-s", "20")
+
+
+@dataclass
+class Replica:
+    """A cell behind a server of its own."""
+
+    bench: Bench
+    address: str
+
+
+@contextmanager
+def replicas(*told: Iterable[bytes], ready: bool = True) -> Generator[list[Replica]]:
+    """One replica for each list of records."""
+    made: list[Replica] = []
+    servers: list[CellServer] = []
+    for records in told:
+        bench = Bench()
+        bench.feed(*records)
+        bench.cell.set_ready(ready)
+        server = CellServer(bench.cell, "127.0.0.1", 0, threads=1)
+        servers.append(server)
+        made.append(Replica(bench, "{}:{}".format(*server.address)))
+    try:
+        yield made
+    finally:
+        for server in servers:
+            server.stop(1.0)
+
+
+def verify(made: list[Replica], *more: str) -> int:
+    words = [word for replica in made for word in ("--indexer", replica.address)]
+    return command([*words, *FAST, *more])
+
+
+def records(worker_id: int = 1, *, wrong: int = 0) -> list[bytes]:
+    """Two events; `wrong` stands for one of the blocks."""
+    speaker = Speaker(worker_id=worker_id)
+    return [
+        speaker.events(store(1, 2, wrong or 3)),
+        speaker.events(store(2, tier=pb.TIER_DISK)),
+        speaker.heartbeat(),
+    ]
+
+
+def test_replicas_that_hold_the_same_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    told = records(1) + records(2)
+    with replicas(told, records(2) + records(1), told) as made:
+        assert verify(made) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("whole: 3 replicas agree on 2 workers, 8 blocks")
+
+
+def test_a_block_that_one_replica_lacks_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with replicas(records(1) + records(2), records(1) + records(2, wrong=0xBAD)) as made:
+        assert verify(made) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("worker 2/0 device, event 2 of epoch 1000: ")
+    assert f"1 only at {made[0].address}: 0000000000000003" in lines[0]
+    assert f"1 only at {made[1].address}: 0000000000000bad" in lines[0]
+    assert lines[1] == "differ: 1 of 2 workers"
+
+
+def test_a_replica_that_stays_behind_differs(capsys: pytest.CaptureFixture[str]) -> None:
+    with replicas(records(), records()[:1]) as made:
+        assert verify(made) == 1
+    line = capsys.readouterr().out.splitlines()[0]
+    assert f"{made[0].address} is at event 2" in line
+    assert f"{made[1].address} is at event 1" in line
+
+
+def test_a_worker_that_one_replica_does_not_know_differs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with replicas(records(1) + records(2), records(1)) as made:
+        assert verify(made) == 1
+    assert f"{made[1].address} does not know it" in capsys.readouterr().out
+
+
+def test_a_replica_that_says_itself_that_it_is_not_whole_differs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    speaker = Speaker()
+    late = [speaker.events(store(1)), speaker.events(store(2)), speaker.events(store(3))]
+    with replicas(late, [late[0], late[2]]) as made:
+        made[1].bench.pass_ms(500)
+        made[1].bench.feed(speaker.heartbeat())
+        assert verify(made) == 1
+    assert "and is not whole" in capsys.readouterr().out
+
+
+def test_what_moves_all_the_time_cannot_be_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speaker = Speaker()
+    told = [speaker.events(store(1)), speaker.events(store(2))]
+    with replicas(told, told[:1]) as made:
+
+        def move(_: float) -> None:
+            made[0].bench.feed(speaker.events(store(speaker.last_event_id + 10)))
+
+        monkeypatch.setattr("time.sleep", move)
+        assert verify(made, "--tries", "6") == 2
+    assert "moves too fast" in capsys.readouterr().out
+
+
+def test_what_moves_now_and_then_is_compared_when_it_stands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = Speaker()
+    told = [ahead.events(store(number)) for number in range(1, 4)]
+    with replicas(told, told[:1]) as made:
+        rest = iter(told[1:])
+
+        def move(_: float) -> None:
+            made[1].bench.feed(*filter(None, [next(rest, None)]))
+
+        monkeypatch.setattr("time.sleep", move)
+        assert verify(made) == 0
+    assert "whole: 2 replicas agree on 1 workers, 3 blocks" in capsys.readouterr().out
+
+
+def test_who_does_not_answer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with replicas(records()) as made:
+        pass
+    assert verify([*made, *made]) == 2
+    out = capsys.readouterr().out
+    assert out.startswith(f"could not tell: {made[0].address}: UNAVAILABLE")
+
+
+def test_a_replica_that_is_not_ready_cannot_be_compared(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with replicas(records(), records(), ready=False) as made:
+        assert verify(made) == 2
+    assert "is not ready" in capsys.readouterr().out
+
+
+def test_one_side_alone_has_nothing_to_be_compared_with(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with replicas(records()) as made:
+        assert verify(made) == 2
+    assert "nothing to be compared with" in capsys.readouterr().out

@@ -1,0 +1,124 @@
+"""What a replica keeps for its next start: whole or not there, and never in the way of a start."""
+
+import resource
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kvatlas_indexer.snapshots import KEPT, StateFiles
+from kvatlas_native import Cell
+from kvatlas_wire.v1 import events_pb2 as pb
+from tests.unit.cell.bench import Bench
+from tests.unit.cell.speaker import CONTRACT, Speaker, store
+
+
+def told() -> Bench:
+    bench = Bench()
+    speaker = Speaker()
+    bench.cell.set_log_status("redis", alive=True, records=0, lag_ms=0)
+    bench.cell.set_log_position("redis", identity="log", entry="7-1")
+    records = [speaker.events(store(1, 2)), speaker.events(store(3), store(2, tier=pb.TIER_HOST))]
+    facts = pb.Heartbeat(engine_url="http://engine", role="decode")
+    bench.feed(*records, speaker.heartbeat(facts=facts))
+    return bench
+
+
+def fresh() -> Bench:
+    bench = Bench()
+    bench.cell.set_log_status("redis", alive=True, records=0, lag_ms=0)
+    return bench
+
+
+def test_a_state_that_was_written_is_the_state_that_is_read(tmp_path: Path) -> None:
+    bench, again = told(), fresh()
+    assert StateFiles(tmp_path / "deep" / "er").write(bench.cell, 1_700_000_000_000)
+    restored = StateFiles(tmp_path / "deep" / "er").restore(again.cell, again.now_ms)
+    assert restored is not None
+    assert (restored.workers, restored.memberships) == (1, 4)
+    assert restored.positions == {"redis": ("log", "7-1")}
+    assert again.find(1, 2, 3) == bench.find(1, 2, 3) == [(1, 0, 3)]
+    info, was = again.worker().info, bench.worker().info
+    assert (info.engine_url, info.role) == ("http://engine", "decode")
+    assert (info.epoch, info.last_event_id) == (was.epoch, was.last_event_id)
+    assert again.worker().digests == bench.worker().digests
+
+
+def test_the_newest_two_are_kept_and_the_leftovers_of_a_crash_are_not(tmp_path: Path) -> None:
+    files, bench = StateFiles(tmp_path), told()
+    (tmp_path / ".state-1.partial").write_bytes(b"half")
+    (tmp_path / "other").write_bytes(b"somebody else's")
+    for number in range(5):
+        assert files.write(bench.cell, 1_700_000_000_000 + number)
+    kept = files.newest_first()
+    assert [file.unix_ms % 10 for file in kept] == [4, 3]
+    assert len(kept) == KEPT
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"other", *(file.path.name for file in kept)}
+    assert (files.written, files.failed) == (5, 0)
+
+
+def test_a_damaged_file_is_passed_over_for_the_one_before_it(tmp_path: Path) -> None:
+    files = StateFiles(tmp_path)
+    for number in range(2):
+        files.write(told().cell, 1_700_000_000_000 + number)
+    newest = files.newest_first()[0].path
+    newest.write_bytes(newest.read_bytes()[:-100])
+    again = fresh()
+    assert files.restore(again.cell, again.now_ms) is not None
+    assert files.refused == {"corrupt": 1}
+    assert again.find(1, 2, 3) == [(1, 0, 3)]
+
+
+@pytest.mark.parametrize(
+    ("terms", "why"),
+    [({"model": "another"}, "other_cell"), ({"block_size": 32}, "other_cell"), ({}, None)],
+)
+def test_a_file_of_another_cell_is_passed_over(
+    tmp_path: Path, terms: dict[str, object], why: str | None
+) -> None:
+    files = StateFiles(tmp_path)
+    files.write(told().cell, 1_700_000_000_000)
+    of = {"cell": "blue", "model": "model", "block_size": 16, "hash_contract": CONTRACT} | terms
+    limits = {"lease_ms": 1, "hold_back_batches_max": 1, "hold_back_ms": 1}
+    cell = Cell(replica_id="", version="", memory_bytes_max=1 << 30, **of, **limits)  # pyright: ignore[reportArgumentType] - the parameters mix types
+    assert (files.restore(cell, 1) is None) is (why is not None)
+    assert files.refused == ({why: 1} if why else {})
+
+
+def test_a_foreign_file_under_our_name_is_passed_over(tmp_path: Path) -> None:
+    # The checksum of an empty file is the name's, so that its bytes are looked at.
+    (tmp_path / "state-1700000000000-2d06800538d394c2.arrow").write_bytes(b"")
+    files = StateFiles(tmp_path)
+    assert files.restore(fresh().cell, 1) is None
+    assert sum(files.refused.values()) == 1
+
+
+@contextmanager
+def files_no_larger_than(size: int) -> Generator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_file_that_cannot_be_written_whole_leaves_nothing_behind(tmp_path: Path) -> None:
+    files, bench = StateFiles(tmp_path), told()
+    files.write(bench.cell, 1_700_000_000_000)
+    (before,) = files.newest_first()
+    with files_no_larger_than(500):
+        assert not files.write(bench.cell, 1_700_000_000_001)
+    assert [path.name for path in tmp_path.iterdir()] == [before.path.name]
+    assert (files.written, files.failed) == (1, 1)
+    assert files.write(bench.cell, 1_700_000_000_002)
+
+
+def test_a_directory_that_is_none_is_counted_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    files = StateFiles(tmp_path / "file")
+    assert files.restore(fresh().cell, 1) is None
+    assert not files.write(told().cell, 1_700_000_000_000)
+    assert (files.failed, files.refused) == (1, {"unreadable": 1})
