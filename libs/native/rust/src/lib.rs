@@ -5,6 +5,7 @@ mod cell;
 mod channel;
 mod hashing;
 mod outbox;
+mod replica;
 
 use pyo3::prelude::*;
 
@@ -13,5 +14,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     hashing::register(module)?;
     outbox::register(module)?;
     cell::register(module)?;
+    replica::register(module)?;
     channel::register(module)
 }

@@ -1,6 +1,7 @@
 """The native extension of kvatlas. Every call that works longer than a few microseconds releases the GIL."""
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +130,18 @@ class Cell:
         """At most `limit` workers that lack records and are not silent, by (id, rank), after that one."""
     def need_of(self, worker_id: int, dp_rank: int) -> WorkerNeed | None:
         """What one worker lacks; None: nothing that could be asked for."""
+    def set_log_position(self, transport: str, *, identity: str, entry: str) -> None:
+        """Say that everything up to `entry` of the log of that identity has been applied."""
+    def save(self, path: str | PathLike[str]) -> Saved:
+        """Write the state to start from again into a new file, and see it on the disk.
+
+        Records may be applied meanwhile: a start from the file applies them again, from the log.
+
+        Raises:
+            OSError: then a part of the file may be there.
+        """
+    def lags(self, limit: int, now_unix_ms: int) -> Lags:
+        """How far workers are behind, with the figures of at most `limit`, the furthest behind."""
     def take_notices(self) -> list[str]:
         """What an operator should read (gaps, differing digests, sets emptied), since the last call; bounded."""
 
@@ -144,6 +157,51 @@ class WorkerNeed:
     known: int
     recovering: bool
     """False: it is still matched, behind a gap that may close by itself."""
+
+# --- a replica's state, out of one process and into another (libs/cell/rust) ---
+
+class Saved:
+    """A file of state as it was written."""
+
+    bytes: int
+    checksum: int
+    """XXH3-64 of all of it, seed 0."""
+    workers: int
+    memberships: int
+
+class Lags:
+    """How far workers are behind what is known to exist."""
+
+    most: Sequence[tuple[int, int, int, int]]
+    """(worker_id, dp_rank, events, ms since one was last applied), the furthest behind first."""
+    workers: int
+    events: int
+    ms_max: int
+
+class Restored:
+    """What a cell was given at its start."""
+
+    workers: int
+    memberships: int
+    positions: Mapping[str, tuple[str, str]]
+    """By transport, how far its log is applied: the log's identity and the entry."""
+
+class RestoreRefused(ValueError):
+    """args: (why: one word of unreadable, corrupt, foreign, other_version, other_cell; message: str)."""
+
+class Restore:
+    """A start from a kept state, into a cell that has no worker yet. Nothing shows before `finish`.
+
+    The first error ends it, and the cell stays as it was.
+    """
+
+    def __init__(self, cell: Cell) -> None: ...
+    def read_file(self, path: str | PathLike[str], checksum: int) -> None:
+        """Read all of a file. RestoreRefused: it cannot be used."""
+    def feed(self, data: bytes) -> None:
+        """Read the next bytes of a dump's stream. RestoreRefused: it cannot be used."""
+    def finish(self, now_unix_ms: int) -> Restored:
+        """Give the cell what was read. RestoreRefused: it was not all."""
 
 class CellServer:
     """The tonic server of `kvatlas.v1.Indexer`, health and reflection, on threads of its own."""
