@@ -11,7 +11,8 @@
 //!   those among them who stay are always found.
 //!
 //! Tiny tables and two shards make every kind of event happen under the readers' eyes, and the
-//! test asserts that they did.
+//! test asserts that they did. `KVATLAS_STRESS_SEED` and `KVATLAS_STRESS_LAPS` make other and longer runs of it; the seed
+//! is printed.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -20,8 +21,9 @@ use kvatlas_hashing::sequence_step;
 use kvatlas_index::{FindOptions, Index, IndexConfig, Matches, Query, SlotId, Tier, WorkerKey};
 
 const SEED: u64 = 0x5eed_0001;
-const LAPS: u64 = 100;
-const READERS: u64 = 3;
+/// Miri takes some thousand times as long for each.
+const LAPS: u64 = if cfg!(miri) { 3 } else { 100 };
+const READERS: u64 = if cfg!(miri) { 1 } else { 3 };
 const BLOCKS: usize = 90;
 const CROWD: u64 = 80;
 
@@ -32,6 +34,11 @@ const PASSING: u64 = 4_000;
 const CROWDED: u64 = 5_000;
 const TOGGLED: u64 = 6_000;
 const TOGGLED_BLOCKS: usize = 12;
+
+/// What the environment says, in decimal, or else `usual`.
+fn setting(name: &str, usual: u64) -> u64 {
+    std::env::var(name).map_or(usual, |value| value.parse().expect("a decimal number"))
+}
 
 struct Random(u64);
 
@@ -157,10 +164,10 @@ impl Reader<'_> {
 }
 
 /// Stores deeper and deeper heads and takes them away again, tail first.
-fn grow_and_shrink(index: &Index, highest: &AtomicU64) {
+fn grow_and_shrink(index: &Index, highest: &AtomicU64, laps: u64) {
     let hashes = prompt(GROWING);
     let slot = live(index, GROWING, &[]);
-    for round in 0..LAPS as usize * 4 {
+    for round in 0..laps as usize * 4 {
         let depth = 1 + round * 7 % BLOCKS;
         highest.fetch_max(depth as u64, Ordering::SeqCst);
         index.store(slot, Tier::Device, &hashes[..depth]);
@@ -170,9 +177,9 @@ fn grow_and_shrink(index: &Index, highest: &AtomicU64) {
 }
 
 /// Loads whole new sets into fresh slots and swaps them in.
-fn replace_again_and_again(index: &Index, mut current: SlotId) {
+fn replace_again_and_again(index: &Index, mut current: SlotId, laps: u64) {
     let hashes = prompt(REPLACED);
-    for _ in 0..LAPS * 10 {
+    for _ in 0..laps * 10 {
         let next = slot(index, REPLACED);
         index.store(next, Tier::Device, &hashes);
         index.replace(current, next);
@@ -182,8 +189,8 @@ fn replace_again_and_again(index: &Index, mut current: SlotId) {
 }
 
 /// Workers that come, fill the table with prompts of their lap, and go; the sweep hands on their slots.
-fn pass_by(index: &Index, lap: &AtomicU64) {
-    for now in 0..LAPS {
+fn pass_by(index: &Index, lap: &AtomicU64, laps: u64) {
+    for now in 0..laps {
         lap.store(now, Ordering::SeqCst);
         let passing = live(index, PASSING + now, &prompt(PASSING + now));
         for filler in 0..6 {
@@ -216,10 +223,10 @@ fn assemble(index: &Index) -> Vec<SlotId> {
 }
 
 /// It joins more of the prompt and leaves it, in a new order of depths each time.
-fn come_and_go(index: &Index, members: &[SlotId], random: &mut Random) {
+fn come_and_go(index: &Index, members: &[SlotId], random: &mut Random, laps: u64) {
     let hashes = prompt(CROWDED);
     let tail_first: Vec<u64> = hashes.iter().rev().copied().collect();
-    for _ in 0..LAPS / 6 {
+    for _ in 0..laps.div_ceil(6) {
         for &member in members {
             index.store(
                 member,
@@ -260,6 +267,11 @@ fn toggle(index: &Index) {
 
 #[test]
 fn what_readers_see_was_possible() {
+    let (seed, laps) = (
+        setting("KVATLAS_STRESS_SEED", SEED).max(1),
+        setting("KVATLAS_STRESS_LAPS", LAPS),
+    );
+    println!("stress: seed {seed}, {laps} laps");
     let index = Index::new(IndexConfig {
         shard_bits: 1,
         initial_slots_per_shard: 1,
@@ -279,10 +291,10 @@ fn what_readers_see_was_possible() {
     let replaced = live(&index, REPLACED, &prompt(REPLACED));
 
     thread::scope(|scope| {
-        for reader in 0..READERS {
+        let readers = (0..READERS).map(|reader| {
             let (index, lap, highest, writing, asked) = (&index, &lap, &highest, &writing, &asked);
             scope.spawn(move || {
-                let mut random = Random(SEED + reader);
+                let mut random = Random(seed + reader);
                 let mut reader = Reader {
                     index,
                     out: Matches::default(),
@@ -291,21 +303,26 @@ fn what_readers_see_was_possible() {
                     reader.check(&mut random, lap, highest);
                     asked.fetch_add(1, Ordering::Relaxed);
                 }
-            });
-        }
+            })
+        });
+        let readers: Vec<_> = readers.collect();
         let shared = &index;
         let members = assemble(shared);
         let writers = [
-            scope.spawn(|| grow_and_shrink(&index, &highest)),
-            scope.spawn(|| replace_again_and_again(&index, replaced)),
-            scope.spawn(|| pass_by(&index, &lap)),
+            scope.spawn(|| grow_and_shrink(&index, &highest, laps)),
+            scope.spawn(|| replace_again_and_again(&index, replaced, laps)),
+            scope.spawn(|| pass_by(&index, &lap, laps)),
             scope.spawn(|| toggle(&index)),
-            scope.spawn(move || come_and_go(shared, &members, &mut Random(SEED))),
+            scope.spawn(move || come_and_go(shared, &members, &mut Random(seed), laps)),
         ];
         let ended: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
         // Readers are let go before a writer's panic is passed on, or they would never end.
         writing.store(false, Ordering::SeqCst);
         assert!(ended.iter().all(Result::is_ok), "a writer failed");
+        // The scope would wait for them too, but by means that the thread sanitizer does not see.
+        for reader in readers {
+            assert!(reader.join().is_ok(), "a reader failed");
+        }
     });
 
     while index.sweep(1 << 14).more {}

@@ -6,6 +6,7 @@ use crate::counters::Counters;
 use crate::grace::Grace;
 use crate::set::Holders;
 use crate::table::{SLOTS_PER_LINE, Slot};
+use crate::types::Tier;
 use crate::zeroed::Zeroed;
 
 /// Whoever found the workers 1 to 4 finds them also while a fifth moves the set to a bitmap and leaves again.
@@ -124,6 +125,32 @@ fn crowds_that_take_turns_do_not_mix() {
         reader.join().unwrap();
         assert_eq!(found(&index, &[1]), [(3, 1), (4, 1), (5, 1)]);
         assert_eq!(found(&index, &[2]), [(1, 1), (2, 1), (3, 1), (4, 1)]);
+        settle(&index);
+    });
+}
+
+/// The 65th worker slot needs a second word in the bitmaps of those it joins.
+#[test]
+fn widening_shows_every_holder() {
+    explore("bitmap::widen", Orders::Preemptions(2), || {
+        let index = small();
+        let early: Vec<_> = (0..5).map(|id| live(&index, id, &[1])).collect();
+        let late: Vec<_> = (5..65).map(|id| allocated(&index, id)).collect();
+        let last = late[late.len() - 1];
+        index.publish(last);
+        let reader = spawn({
+            let index = Arc::clone(&index);
+            move || {
+                let answer = found(&index, &[1]);
+                let ids: Vec<u64> = answer.iter().map(|&(id, _)| id).collect();
+                let was = ids == [0, 1, 2, 3, 4] || ids == [0, 1, 2, 3, 4, 64];
+                assert!(was, "{answer:?}");
+            }
+        });
+        store(&index, last, &[1]);
+        assert_eq!(index.events().widenings, 1);
+        reader.join().unwrap();
+        assert!(index.holds(early[4], Tier::Device, 1) && index.holds(last, Tier::Device, 1));
         settle(&index);
     });
 }

@@ -1,4 +1,6 @@
 //! The grace period by itself: whatever is unlinked stays while a pin may reach it, and goes afterwards.
+//!
+//! `unsafe` here: reading what a pointer shows. Sound because the model keeps all memory to the end of its run.
 
 use std::sync::atomic::{AtomicUsize as Count, Ordering::Relaxed};
 

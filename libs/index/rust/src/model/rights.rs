@@ -1,4 +1,6 @@
 //! The right to write: whoever has it sole has it alone, and no shard ever has two writers.
+//!
+//! `unsafe` here: a cell that several threads write. Sound if the rights are, and else the model says so.
 
 use super::{Arc, Orders, allocated, explore, found, settle, small, spawn, store};
 use crate::rights::Shards;

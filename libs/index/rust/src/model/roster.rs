@@ -2,31 +2,41 @@
 
 use super::{Arc, Orders, allocated, explore, found, live, settle, small, spawn, store};
 
-/// Worker 1 dies, its slot is swept and becomes worker 2's, while somebody looks.
-#[test]
-fn a_slot_used_again_has_nothing_of_its_last_life() {
-    explore("roster::reuse", Orders::Preemptions(3), || {
+/// Worker 1 dies, its slot is swept and becomes worker 2's, while somebody looks for what `asked` says.
+fn reuse(name: &str, asked: &'static [u64], possible: &'static [(u64, u32)]) {
+    explore(name, Orders::Preemptions(3), move || {
         let index = small();
-        let one = live(&index, 1, &[1]);
+        let one = live(&index, 1, &[1, 2]);
         let reader = spawn({
             let index = Arc::clone(&index);
             move || {
-                let answer = found(&index, &[1]);
-                assert!(answer.is_empty() || answer == [(1, 1)], "{answer:?}");
+                let answer = found(&index, asked);
+                assert!(answer.is_empty() || answer == possible, "{answer:?}");
             }
         });
         index.retire(one);
         for _ in 0..3 {
             let _ = index.sweep(64);
         }
-        let two = allocated(&index, 2);
-        index.publish(two);
-        assert_eq!(store(&index, one, &[3]), 0, "that life is over");
-        assert_eq!(index.summary(two).blocks, 0);
+        let two = live(&index, 2, &[3]);
+        assert_eq!(store(&index, one, &[4]), 0, "that life is over");
+        assert_eq!(index.summary(two).blocks, 1);
         reader.join().unwrap();
         assert_eq!(found(&index, &[1]), []);
+        assert_eq!(found(&index, &[3]), [(2, 1)]);
         settle(&index);
     });
+}
+
+/// A set stays whole until nobody can take its slot for alive.
+#[test]
+fn a_dying_slot_is_found_with_all_it_had_or_not_at_all() {
+    reuse("roster::reuse_of_the_old", &[1, 2], &[(1, 2)]);
+}
+
+#[test]
+fn a_slot_used_again_is_not_credited_to_the_one_before() {
+    reuse("roster::reuse_by_the_new", &[3], &[(2, 1)]);
 }
 
 /// A store that was under way when its slot died leaves nothing to the slot's next owner.

@@ -5,7 +5,7 @@ use super::{Arc, Orders, explore, found, live, settle, small, spawn, store};
 /// One thread stores past a growth, one looks, and one retires a worker, sweeps it, and gives its slot to another.
 #[test]
 fn an_index_in_use_answers_with_what_was() {
-    explore("whole", Orders::Preemptions(2), || {
+    explore("whole", Orders::Preemptions(1), || {
         let index = small();
         let one = live(&index, 1, &[1, 2]);
         let gone = live(&index, 2, &[1, 3]);

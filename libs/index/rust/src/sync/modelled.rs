@@ -11,6 +11,9 @@
 //! - It does not know that memory is freed. Here what is dropped through the grace period is checked for having been
 //!   read last *before* that (in the sense of happens-before), is kept, and may not be touched again.
 //! - A `try_write` sees locks that are held, and `OnceLock`, which it lacks.
+//!
+//! `unsafe` here: cells shared between threads, and memory kept past its end. Sound because all threads of a model are one
+//! thread of the machine, and a grave is made by the one owner of its memory, who does not use it again.
 
 use std::alloc::{Layout, dealloc};
 use std::any::Any;

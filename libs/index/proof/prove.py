@@ -1,0 +1,277 @@
+"""The long proof of the index's concurrency, and the short one that every test run includes.
+
+The short form runs the models (`src/model/`) under loom. The long form runs them with one preemption more, shows with
+each entry of `mutations.toml` that they can fail, runs the stress test under the address and thread sanitizers and for
+long with a new seed, and under Miri where that is installed. A stage that cannot run here says so and why; every other one
+must pass.
+"""
+
+# ruff: noqa: INP001, S603, T201 -- a script of one file, which starts the tools it names and reports by printing
+
+import argparse
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[3]
+INDEX = Path("libs/index/rust")
+MEMBERS = ["libs/hashing/rust", "libs/index/rust"]
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "proof"
+TRIPLE = "x86_64-unknown-linux-gnu"
+STRESS_LAPS = 1000
+SANITIZER_LAPS = 100
+# A model that a mutation sends round in circles counts as one that did not notice it.
+MUTATED_SECONDS_MAX = 600
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One break: where, what is replaced by what, and the models that must notice."""
+
+    name: str
+    why: str
+    file: str
+    find: str
+    replace: str
+    models: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command printed, on both streams, and whether it succeeded."""
+
+    passed: bool
+    text: str
+
+
+class ProofError(Exception):
+    """A stage did not show what it should."""
+
+
+def run(
+    command: list[str], where: Path, environment: dict[str, str], seconds: float | None = None
+) -> Outcome:
+    """Run a command with additions to the environment; one that takes too long has failed."""
+    try:
+        done = subprocess.run(
+            command,
+            cwd=where,
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired as late:
+        return Outcome(passed=False, text=(late.stdout or b"").decode(errors="replace"))
+    return Outcome(passed=done.returncode == 0, text=done.stdout.decode(errors="replace"))
+
+
+def models(root: Path, which: str = "model::", *, deeper: int = 0, build: bool = False) -> Outcome:
+    """Build the models under loom, or run those whose names contain `which`."""
+    command = ["cargo", "test", "-j2", "-p", "kvatlas-index", "--lib"]
+    arguments = ["--no-run"] if build else [which, "--", "--nocapture"]
+    environment = {
+        "CARGO_TARGET_DIR": str(TARGET / "loom"),
+        "RUSTFLAGS": "--cfg loom",
+        "KVATLAS_MODEL_MORE": str(deeper),
+    }
+    return run(
+        [*command, *arguments], root, environment, None if build else MUTATED_SECONDS_MAX * 6
+    )
+
+
+def prove_models(deeper: int) -> None:
+    """Every model passes, in as many orders as it says."""
+    outcome = models(REPOSITORY, deeper=deeper)
+    found = re.findall(r"model (\S+): (\d+) runs, (.*?), ([\d.]+) s", outcome.text)
+    if not outcome.passed or not found:
+        raise ProofError(outcome.text)
+    for name, runs, extent, seconds in sorted(found):
+        print(f"  {name:<28}{int(runs):>12,} runs  {extent:<24}{seconds:>8} s")
+
+
+@contextmanager
+def copied() -> Generator[Path]:
+    """Give a copy of the crate and what it needs, in a workspace of its own."""
+    with tempfile.TemporaryDirectory(prefix="kvatlas-proof-") as name:
+        root = Path(name)
+        workspace = (REPOSITORY / "Cargo.toml").read_text()
+        listed = ", ".join(f'"{member}"' for member in MEMBERS)
+        workspace, count = re.subn(
+            r"^members = \[.*?\]",
+            f"members = [{listed}]",
+            workspace,
+            count=1,
+            flags=re.DOTALL | re.MULTILINE,
+        )
+        if count != 1:
+            raise ProofError("the workspace's list of members was not found")
+        (root / "Cargo.toml").write_text(workspace)
+        shutil.copy(REPOSITORY / "Cargo.lock", root)
+        for member in MEMBERS:
+            shutil.copytree(REPOSITORY / member, root / member)
+        yield root
+
+
+def mutated(text: str, mutation: Mutation) -> str:
+    """Replace what is to be replaced, which must be there exactly once."""
+    if text.count(mutation.find) != 1:
+        raise ProofError(
+            f"{mutation.file} has {text.count(mutation.find)} places like this, not one, so"
+            f" {mutation.name!r} cannot be tried:\n{mutation.find}"
+        )
+    return text.replace(mutation.find, mutation.replace)
+
+
+def unnoticed(root: Path, mutation: Mutation) -> bool:
+    """Try one mutation; true if every model passes all the same."""
+    file = root / INDEX / "src" / mutation.file
+    original = file.read_text()
+    file.write_text(mutated(original, mutation))
+    try:
+        built = models(root, build=True)
+        if not built.passed:
+            raise ProofError(f"{mutation.name!r} does not compile:\n{built.text}")
+        outcome = models(root, f"model::{mutation.models}")
+        if "running 0 tests" in outcome.text:
+            raise ProofError(f"{mutation.name!r} names no model: {mutation.models}")
+        noticed = not outcome.passed and "panicked at" in outcome.text
+        reason = re.search(r"panicked at .*\n(.*)", outcome.text)
+        said = f"noticed: {reason.group(1)}" if noticed and reason else "NOT NOTICED"
+        print(f"  {mutation.name:<52} {said}", flush=True)
+        return not noticed
+    finally:
+        file.write_text(original)
+
+
+def prove_mutations(only: str) -> None:
+    """Each mutation makes one of its models fail."""
+    listed = tomllib.loads((Path(__file__).parent / "mutations.toml").read_text())["mutation"]
+    chosen = [Mutation(**entry) for entry in listed if only in entry["name"]]
+    with copied() as root:
+        missed = [mutation.name for mutation in chosen if unnoticed(root, mutation)]
+    if missed or not chosen:
+        raise ProofError(f"not noticed: {missed}, of {len(chosen)}")
+
+
+def stress(name: str, flags: str, laps: int, toolchain: list[str]) -> None:
+    """Run the stress test, with a new seed, as built with `flags`."""
+    seed = secrets.randbits(63) | 1
+    environment = {
+        "CARGO_TARGET_DIR": str(TARGET / name),
+        "RUSTFLAGS": flags,
+        "KVATLAS_STRESS_SEED": str(seed),
+        "KVATLAS_STRESS_LAPS": str(laps),
+        "TSAN_OPTIONS": f"suppressions={Path(__file__).parent / 'thread_sanitizer.supp'}",
+    }
+    command = ["cargo", *toolchain, "test", "-j2", "-p", "kvatlas-index", "--test", "stress"]
+    target = ["--target", TRIPLE] if flags else []
+    outcome = run([*command, *target, "--", "--nocapture"], REPOSITORY, environment)
+    if not outcome.passed:
+        raise ProofError(f"seed {seed}:\n{outcome.text}")
+    print(f"  seed {seed}, {laps} laps: passed")
+
+
+def has_nightly() -> bool:
+    """Whether there is a compiler that knows sanitizers, for this platform."""
+    if shutil.which("rustup") is None:
+        return False
+    listed = run(["rustup", "toolchain", "list"], REPOSITORY, {})
+    return re.search(rf"^nightly-{TRIPLE}", listed.text, re.MULTILINE) is not None
+
+
+def prove_address_sanity() -> None:
+    """No access to freed memory under the address sanitizer."""
+    if not has_nightly():
+        print(f"  left out: it needs the nightly toolchain for {TRIPLE}")
+        return
+    stress("address", "-Zsanitizer=address", SANITIZER_LAPS, ["+nightly"])
+
+
+def prove_no_races() -> None:
+    """No data race under the thread sanitizer."""
+    if not has_nightly():
+        print(f"  left out: it needs the nightly toolchain for {TRIPLE}")
+        return
+    flags = "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer"
+    stress("thread", flags, SANITIZER_LAPS, ["+nightly"])
+
+
+def prove_long_stress() -> None:
+    """A long run without any instrument."""
+    stress("stress", "", STRESS_LAPS, [])
+
+
+def prove_miri() -> None:
+    """The unit tests and a tiny stress run under Miri."""
+    if (
+        not has_nightly()
+        or not run(["cargo", "+nightly", "miri", "--version"], REPOSITORY, {}).passed
+    ):
+        print("  left out: the nightly toolchain here has no Miri (rustup component add miri)")
+        return
+    environment = {
+        "CARGO_TARGET_DIR": str(TARGET / "miri"),
+        "MIRIFLAGS": "-Zmiri-permissive-provenance",
+        "PROPTEST_CASES": "2",
+    }
+    command = [
+        "cargo",
+        "+nightly",
+        "miri",
+        "test",
+        "-p",
+        "kvatlas-index",
+        "--lib",
+        "--test",
+        "stress",
+    ]
+    outcome = run(command, REPOSITORY, environment)
+    if not outcome.passed:
+        raise ProofError(outcome.text)
+    print("  unit tests and a tiny stress run: passed")
+
+
+def main() -> int:
+    """Run the stages; 0 if each shows what it should."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--short", action="store_true", help="only the models, as in CI")
+    parser.add_argument("--mutations", metavar="WORD", help="only the mutations so named")
+    chosen = parser.parse_args()
+    stages = [
+        ("models", lambda: prove_models(deeper=0 if chosen.short else 1)),
+        ("mutations", lambda: prove_mutations(chosen.mutations or "")),
+        ("address sanitizer", prove_address_sanity),
+        ("thread sanitizer", prove_no_races),
+        ("long stress run", prove_long_stress),
+        ("Miri", prove_miri),
+    ]
+    if chosen.short:
+        stages = stages[:1]
+    elif chosen.mutations is not None:
+        stages = stages[1:2]
+    for name, prove in stages:
+        print(f"{name}:", flush=True)
+        began = time.monotonic()
+        try:
+            prove()
+        except ProofError as wrong:
+            print(f"  FAILED\n{wrong}", file=sys.stderr)
+            return 1
+        print(f"  {time.monotonic() - began:.0f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
