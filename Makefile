@@ -3,6 +3,7 @@
 #   make demo    the whole path on this machine: engines, publishers, indexers, frontends, a trace
 #   make test    every test, Rust and Python
 #   make bench   the benchmarks (ARGS="--list" names them)
+#   make proof   the index's concurrency: models, mutations, sanitizers, a long run (ARGS="--short": the models alone)
 #   make lint    formatters, linters, type checkers, generated code up to date
 #   make protos  generated code from protos/
 
@@ -20,17 +21,21 @@ RUST_SOURCES := $(shell find libs -path '*/rust/*' -type f \( -name '*.rs' -o -n
 LOADGEN := target/release/kvatlas-loadgen
 UV_INSTALL := $(BIN)/uv pip install -q --python $(BIN)/python
 
-.PHONY: demo test bench lint protos setup native loadgen format clean
+.PHONY: demo test bench proof lint protos setup native loadgen format clean
 
 demo: setup
 	$(BIN)/kvatlas demo $(ARGS)
 
 test: setup loadgen
 	cargo test --locked --workspace --exclude kvatlas-native
+	$(BIN)/python libs/index/proof/prove.py --short
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(ARGS)
 
 bench: setup loadgen
 	$(BIN)/kvatlas bench $(ARGS)
+
+proof: $(STAMPS)/tools
+	$(BIN)/python libs/index/proof/prove.py $(ARGS)
 
 lint: setup
 	$(BIN)/ruff format --check .
