@@ -140,8 +140,8 @@ fn fed(
 fn depths(cell: &Cell, hashes: &[u64]) -> Vec<(u64, u32)> {
     let mut matches = Matches::default();
     let options = FindOptions {
-        limit: 0,
         exact: true,
+        ..FindOptions::default()
     };
     cell.find(Query::SequenceHashes(hashes), &options, &mut matches);
     let workers = matches.workers.iter().map(|worker| worker.worker_id);

@@ -71,7 +71,7 @@ fn time_queries(index: &Index, prompts: &[Prompt], name: &str, chunks: bool, lim
     let mut out = Matches::default();
     let options = FindOptions {
         limit,
-        exact: false,
+        ..FindOptions::default()
     };
     let mut times = Vec::new();
     let mut found = 0;

@@ -3,8 +3,12 @@
 //! Sets only shrink with depth. A dependent read from memory costs more than ten independent ones, so
 //! the search does not bisect: each round probes several places of every interval in question, all
 //! fetched together, and goes on only into intervals whose ends differ. Intervals know the set at
-//! their head; the *open* one, at the frontier, does not yet know the set at its end: it gallops, each
-//! time further, and where sequence hashes must be chained, they are chained only so far.
+//! their head; the *open* one, at the frontier, does not yet know the set at its end. Where sequence hashes must
+//! be chained it gallops, each time further, and chains on while the round's lines are on their way.
+//!
+//! A look-up goes in steps that end where memory would be waited for, so that several can take turns:
+//! [`Search::open`], [`Search::begin`], then [`Search::look`] and [`Search::resolve`] until nothing is left to find. That most prompts
+//! match nothing is settled by one probe, before anything else is touched.
 //!
 //! `unsafe` here: set words are kept in buffers between the two passes of a round, without their
 //! lifetime. Sound because they are read from this table and used under one and the same pin, within
@@ -12,20 +16,26 @@
 
 use std::cmp::Reverse;
 
-use crate::answer::{Matches, report};
+use crate::filter::Filters;
 use crate::gather::{Gathered, SetRef};
 use crate::grace::Pin;
-use crate::query::{Chained, FindOptions, Given, Hashes, LeBytes, Query};
-use crate::roster::View;
+use crate::query::{FindOptions, Hashes};
+use crate::roster::{Roster, View};
 use crate::set::{EMPTY, Set};
 use crate::table::Directory;
 
-/// Places probed per interval and round.
-const PROBES: usize = 8;
-/// The last place of the first gallop, where hashes are chained: most prompts match little.
+/// So far after the first place the first gallop ends: most prompts match little.
 const FIRST_REACH: usize = 7;
-/// Each gallop ends this many times as deep as the one before it.
-const GALLOP: usize = 4;
+/// So far the second one ends; each later one goes twice as far as the one before it.
+const SECOND_REACH: usize = 63;
+/// Places between the probes of a gallop: so many that one more round finds what lies between.
+const GALLOP_STRIDE: usize = 8;
+/// Probes of a gallop, however far it goes.
+const GALLOP_PROBES: usize = 8;
+/// Hashes chained while a round's lines are fetched: about as long as that takes.
+const CHAINED_AHEAD: usize = 16;
+/// Parts into which a round divides an interval, at most. 11 settle 11 places in one round, 121 in two, 1,331 in three.
+const MOST_PARTS: usize = 11;
 /// Depths verified together when every one is.
 const VERIFY_WINDOW: usize = 16;
 
@@ -44,338 +54,387 @@ struct Interval {
     hi: usize,
     above: SetRef,
     below: Option<SetRef>,
+    /// How many of the round's probes are within it.
+    probes: usize,
 }
 
-/// Buffers of a look-up, used again by the next.
+/// What all steps of a look-up read.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'p> {
+    pub table: &'p Directory,
+    pub roster: &'p Roster,
+    pub pin: &'p Pin<'p>,
+}
+
+/// A look-up under way, and buffers that the next one uses again.
 #[derive(Default)]
-pub(crate) struct Scratch {
-    chain: Vec<u64>,
+pub(crate) struct Search {
+    pub chain: Vec<u64>,
     pub gathered: Gathered,
+    /// Deepest first, once the search has ended.
     pub groups: Vec<Group>,
-    words: Vec<u64>,
+    filters: Filters,
+    /// The first place that counts, and the last.
+    base: usize,
+    last: usize,
+    /// The depths that are being verified, if all are.
+    verified: Option<Verified>,
     intervals: Vec<Interval>,
     next: Vec<Interval>,
+    /// Places probed in this round, and the set words found there.
+    probes: Vec<usize>,
+    words: Vec<u64>,
 }
 
-pub(crate) fn find(
-    table: &Directory,
-    pin: &Pin<'_>,
-    view: &View,
-    query: Query<'_>,
-    options: &FindOptions,
-    out: &mut Matches,
-) {
-    let mut chain = std::mem::take(&mut out.scratch.chain);
-    chain.clear();
-    match query {
-        Query::SequenceHashes(hashes) => run(table, pin, view, Given(hashes), options, out),
-        Query::SequenceHashesLe(bytes) => {
-            run(table, pin, view, Given(LeBytes(bytes)), options, out)
-        }
-        Query::ChunkHashes(chunks) => {
-            run(
-                table,
-                pin,
-                view,
-                Chained {
-                    chunks,
-                    chain: &mut chain,
-                },
-                options,
-                out,
-            );
-        }
-        Query::ChunkHashesLe(bytes) => {
-            let chunks = LeBytes(bytes);
-            run(
-                table,
-                pin,
-                view,
-                Chained {
-                    chunks,
-                    chain: &mut chain,
-                },
-                options,
-                out,
-            );
-        }
-    }
-    out.scratch.chain = chain;
+#[derive(Clone, Copy)]
+struct Verified {
+    /// The next place to verify, and the set of those who have all places before it.
+    place: usize,
+    set: SetRef,
 }
 
-fn run<H: Hashes>(
-    table: &Directory,
-    pin: &Pin<'_>,
-    view: &View,
-    hashes: H,
-    options: &FindOptions,
-    out: &mut Matches,
-) {
-    out.clear();
-    let mut search = Search {
-        table,
-        pin,
-        hashes,
-        scratch: &mut out.scratch,
-    };
-    if search.run(view, options.exact) {
-        let Search { hashes, .. } = search;
-        report(
-            view,
-            options.limit,
-            |depth| hashes.at(depth as usize - 1),
-            out,
-        );
-    }
-}
-
-struct Search<'a, 'p, H> {
-    table: &'a Directory,
-    pin: &'p Pin<'p>,
-    hashes: H,
-    scratch: &'a mut Scratch,
-}
-
-impl<H: Hashes> Search<'_, '_, H> {
-    /// Fills the groups, deepest first; false if nobody matches.
-    fn run(&mut self, view: &View, exact: bool) -> bool {
-        self.scratch.groups.clear();
+impl Search {
+    /// Asks for the first place that counts, and for what the first round reads; false if the query cannot match.
+    pub fn open<H: Hashes>(
+        &mut self,
+        hashes: &mut H,
+        source: Source<'_>,
+        options: &FindOptions<'_>,
+    ) -> bool {
+        self.groups.clear();
+        self.probes.clear();
         // Depths are u32 on the wire, and no prompt is that long.
-        let count = self.hashes.count().min(u32::MAX as usize);
-        if count == 0 {
+        let count = hashes.count().min(u32::MAX as usize);
+        let base = options.min_depth.saturating_sub(1);
+        if base >= count {
             return false;
         }
-        self.hashes.reach(1);
-        let first = self.hashes.at(0);
-        self.table.prefetch(first, self.pin);
-        let last = count - 1;
-        let reach = last.min(if H::LAZY || exact { FIRST_REACH } else { last });
-        // The first gallop's lines are fetched along with the first block's.
-        self.hashes.reach(reach + 1);
-        for place in places(0, reach, true) {
-            self.table.prefetch(self.hashes.at(place), self.pin);
+        (self.base, self.last) = (base, count - 1);
+        // What matches nothing should not cost a long chain.
+        if H::LAZY && base > FIRST_REACH {
+            hashes.reach(1);
+            if source.table.look(hashes.at(0), source.pin).is_none() {
+                return false;
+            }
         }
-        let Some(set) = self.table.look(first, self.pin) else {
-            return false;
-        };
-        if !self.scratch.gathered.begin(set, &view.alive) {
-            return false;
-        }
-        let deepest = if exact {
-            self.verify(last)
+        hashes.reach(base + 1);
+        source.table.prefetch(hashes.at(base), source.pin);
+        if options.exact {
+            self.window(usize::from(base == 0), FIRST_REACH);
         } else {
-            self.search(reach, last)
-        };
-        if let Some((place, set)) = deepest {
-            self.end(place, set);
+            self.first_places(H::LAZY);
         }
-        self.scratch
-            .groups
-            .sort_unstable_by_key(|group| Reverse(group.depth));
+        self.fetch(hashes, source);
         true
     }
 
-    /// Records that the workers of `set` hold `place` and nothing after it.
-    fn end(&mut self, place: usize, set: SetRef) {
-        self.scratch.groups.push(Group {
-            depth: place as u32 + 1,
-            set,
+    /// Looks at the first place that counts; none if nobody who may be named holds it.
+    pub fn begin<'p, H: Hashes>(
+        &mut self,
+        hashes: &H,
+        source: Source<'p>,
+        options: &FindOptions<'_>,
+    ) -> Option<&'p View> {
+        let set = source.table.look(hashes.at(self.base), source.pin)?;
+        // A first block that more hold than fit its word is a head that many prompts share. Most of them part soon
+        // after it; so, unless the end of the prompt is being looked at as well, all near places are at once.
+        if H::LAZY && set.is_spilled() && !options.exact {
+            self.add_near_places(hashes, source);
+        }
+        Gathered::prefetch_whole(set);
+        let view = source.roster.view(source.pin);
+        let meant = options
+            .filter
+            .map(|filter| self.filters.bits(filter, source.roster, view));
+        let above = self.gathered.begin(set, &view.alive, meant)?;
+        self.intervals.clear();
+        self.verified = options.exact.then_some(Verified {
+            place: usize::from(self.base == 0),
+            set: above,
         });
-    }
-
-    /// Finds all places where sets change; returns the last place and its set, if anyone gets there.
-    fn search(&mut self, reach: usize, last: usize) -> Option<(usize, SetRef)> {
-        if last == 0 {
-            return Some((0, Gathered::FIRST));
+        if !options.exact {
+            self.intervals.push(Interval {
+                lo: self.base,
+                hi: self.probes.last().copied().unwrap_or(self.base),
+                above,
+                below: None,
+                probes: self.probes.len(),
+            });
         }
-        let open = Interval {
-            lo: 0,
-            hi: reach,
-            above: Gathered::FIRST,
-            below: None,
-        };
-        let mut intervals = std::mem::take(&mut self.scratch.intervals);
-        let mut next = std::mem::take(&mut self.scratch.next);
-        intervals.clear();
-        intervals.push(open);
-        let mut deepest = None;
-        while !intervals.is_empty() {
-            self.fetch(&intervals);
-            self.look(&intervals);
-            next.clear();
-            let mut probe = 0;
-            for &interval in &intervals {
-                deepest = self
-                    .divide(interval, last, &mut probe, &mut next)
-                    .or(deepest);
-            }
-            std::mem::swap(&mut intervals, &mut next);
-        }
-        (self.scratch.intervals, self.scratch.next) = (intervals, next);
-        deepest
-    }
-
-    /// Asks for the table slots of a round's probes.
-    fn fetch(&mut self, intervals: &[Interval]) {
-        for interval in intervals {
-            self.hashes.reach(interval.hi + 1);
-            for place in places(interval.lo, interval.hi, interval.below.is_none()) {
-                self.table.prefetch(self.hashes.at(place), self.pin);
-            }
-        }
+        Some(view)
     }
 
     /// Reads the set words of a round's probes, and asks for their bitmaps.
-    fn look(&mut self, intervals: &[Interval]) {
-        self.scratch.words.clear();
-        for interval in intervals {
-            for place in places(interval.lo, interval.hi, interval.below.is_none()) {
-                self.look_at(place);
+    pub fn look<H: Hashes>(&mut self, hashes: &H, source: Source<'_>) {
+        self.words.clear();
+        if let Some(verified) = self.verified {
+            (0..self.probes.len()).for_each(|at| self.look_at(at, verified.set, hashes, source));
+            return;
+        }
+        let mut at = 0;
+        for place in 0..self.intervals.len() {
+            let Interval { above, probes, .. } = self.intervals[place];
+            for _ in 0..probes {
+                self.look_at(at, above, hashes, source);
+                at += 1;
             }
         }
     }
 
-    fn look_at(&mut self, place: usize) {
-        let set = self.table.look(self.hashes.at(place), self.pin);
+    #[inline]
+    fn look_at<H: Hashes>(&mut self, at: usize, above: SetRef, hashes: &H, source: Source<'_>) {
+        let set = source.table.look(hashes.at(self.probes[at]), source.pin);
         if let Some(set) = set {
-            self.scratch.gathered.prefetch(set);
+            self.gathered.prefetch(set, above);
         }
-        self.scratch.words.push(set.map_or(EMPTY, Set::word));
+        self.words.push(set.map_or(EMPTY, Set::word));
+    }
+
+    /// Draws the conclusions of a round, and asks for what the next one reads; false if there is none.
+    pub fn resolve<H: Hashes>(&mut self, hashes: &mut H, source: Source<'_>) -> bool {
+        let goes_on = match self.verified {
+            Some(verified) => self.verify(verified),
+            None => self.divide_all(),
+        };
+        if goes_on {
+            let furthest = self.fetch(hashes, source);
+            if H::LAZY {
+                hashes.reach((furthest + 1 + CHAINED_AHEAD).min(self.last + 1));
+            }
+        } else {
+            self.groups
+                .sort_unstable_by_key(|group| Reverse(group.depth));
+        }
+        goes_on
+    }
+
+    /// Asks for the table slots of a round's probes; returns the furthest of them.
+    fn fetch<H: Hashes>(&mut self, hashes: &mut H, source: Source<'_>) -> usize {
+        let mut furthest = 0;
+        for &place in &self.probes {
+            hashes.reach(place + 1);
+            furthest = furthest.max(place);
+            source.table.prefetch(hashes.at(place), source.pin);
+        }
+        furthest
+    }
+
+    /// The places of the first round: a little deeper, and the end if no hash must be chained for it. Few, since most
+    /// prompts match nothing, and enough to tell whether the match is short, long or whole.
+    fn first_places(&mut self, lazy: bool) {
+        let span = self.last - self.base;
+        let near = span.min(FIRST_REACH);
+        if near > 0 {
+            self.probes.push(self.base + near);
+        }
+        if !lazy && span > near {
+            self.probes.push(self.last);
+        }
+    }
+
+    /// Adds all places before the first one of the round.
+    fn add_near_places<H: Hashes>(&mut self, hashes: &H, source: Source<'_>) {
+        let Some(&first) = self.probes.first() else {
+            return;
+        };
+        let near = self.base + 1..first;
+        for place in near.clone() {
+            source.table.prefetch(hashes.at(place), source.pin);
+        }
+        let count = near.len();
+        self.probes.extend(near);
+        self.probes.rotate_right(count);
+    }
+
+    /// The places of an interval's next round; returns how many.
+    fn places(&mut self, lo: usize, hi: usize, parts: usize) -> usize {
+        let span = hi - lo;
+        self.probes
+            .extend((1..parts).map(|part| lo + span * part / parts));
+        parts - 1
+    }
+
+    /// Compares all probes of a round with each other; false if nothing is left to find.
+    fn divide_all(&mut self) -> bool {
+        let probes = std::mem::take(&mut self.probes);
+        let mut at = 0;
+        for number in 0..self.intervals.len() {
+            let interval = self.intervals[number];
+            let end = at + interval.probes;
+            self.divide(interval, &probes[at..end], at);
+            at = end;
+        }
+        self.probes = probes;
+        self.probes.clear();
+        std::mem::swap(&mut self.intervals, &mut self.next);
+        self.next.clear();
+        for number in 0..self.intervals.len() {
+            let Interval { lo, hi, below, .. } = self.intervals[number];
+            let probes = if below.is_some() {
+                self.places(lo, hi, parts(hi - lo))
+            } else {
+                let parts = ((hi - lo) / GALLOP_STRIDE).clamp(3, GALLOP_PROBES);
+                let inner = self.places(lo, hi, parts.min(hi - lo));
+                self.probes.push(hi);
+                inner + 1
+            };
+            self.intervals[number].probes = probes;
+        }
+        !self.intervals.is_empty()
     }
 
     /// The set of a probe that [`Self::look`] read in this round.
+    #[inline]
     fn narrow(&mut self, probe: usize, above: SetRef, below: Option<SetRef>) -> SetRef {
         // SAFETY: read from the table in this round, under the pin that is still held.
-        let set = unsafe { Set::from_word(self.scratch.words[probe]) };
-        self.scratch.gathered.narrow(set, above, below)
+        let set = unsafe { Set::from_word(self.words[probe]) };
+        self.gathered.narrow(set, above, below)
     }
 
     /// Compares an interval's probes with each other: records ends between neighbouring places, and
     /// puts off what lies between others to the next round.
-    fn divide(
-        &mut self,
-        interval: Interval,
-        last: usize,
-        probe: &mut usize,
-        next: &mut Vec<Interval>,
-    ) -> Option<(usize, SetRef)> {
+    fn divide(&mut self, interval: Interval, places: &[usize], first: usize) {
         let Interval {
-            lo,
+            mut lo,
             hi,
-            above,
+            mut above,
             below,
+            ..
         } = interval;
-        let (mut lo, mut above) = (lo, above);
-        for place in places(lo, hi, below.is_none()) {
-            let set = self.narrow(*probe, above, below);
-            *probe += 1;
-            self.step(lo, place, above, set, next);
+        for (probe, &place) in places.iter().enumerate() {
+            let set = self.narrow(first + probe, above, below);
+            self.step(lo, place, above, set);
             (lo, above) = (place, set);
+            if Gathered::is_empty(above) {
+                return;
+            }
         }
         if let Some(below) = below {
-            self.step(lo, hi, above, below, next);
-            return None;
+            self.step(lo, hi, above, below);
+        } else if hi == self.last {
+            self.end(hi, above);
+        } else {
+            let reached = hi - self.base;
+            let further = (self.base + SECOND_REACH.max(2 * reached + 1)).min(self.last);
+            self.next.push(Interval {
+                lo: hi,
+                hi: further,
+                above,
+                below: None,
+                probes: 0,
+            });
         }
-        if self.scratch.gathered.is_empty(above) {
-            return None;
-        }
-        if hi == last {
-            return Some((hi, above));
-        }
-        let further = ((hi + 1) * GALLOP - 1).min(last);
-        next.push(Interval {
-            lo: hi,
-            hi: further,
-            above,
-            below: None,
-        });
-        None
     }
 
     /// From `lo` to `hi` with nothing probed between them.
-    fn step(
-        &mut self,
-        lo: usize,
-        hi: usize,
-        above: SetRef,
-        below: SetRef,
-        next: &mut Vec<Interval>,
-    ) {
+    fn step(&mut self, lo: usize, hi: usize, above: SetRef, below: SetRef) {
         if above == below {
             return;
         }
         if hi - lo > 1 {
-            next.push(Interval {
+            self.next.push(Interval {
                 lo,
                 hi,
                 above,
                 below: Some(below),
+                probes: 0,
             });
             return;
         }
-        let ended = self.scratch.gathered.difference(above, below);
-        if !self.scratch.gathered.is_empty(ended) {
-            self.end(lo, ended);
+        let ended = self.gathered.difference(above, below);
+        self.end(lo, ended);
+    }
+
+    /// Records that the workers of `set` hold `place` and nothing after it.
+    fn end(&mut self, place: usize, set: SetRef) {
+        if !Gathered::is_empty(set) {
+            self.groups.push(Group {
+                depth: place as u32 + 1,
+                set,
+            });
         }
     }
 
-    /// Goes through every depth in turn; returns the last place and its set, if anyone gets there.
-    fn verify(&mut self, last: usize) -> Option<(usize, SetRef)> {
-        let mut above = Gathered::FIRST;
-        let mut lo = 0;
-        while lo < last {
-            let hi = (lo + VERIFY_WINDOW).min(last);
-            self.hashes.reach(hi + 1);
-            for place in lo + 1..=hi {
-                self.table.prefetch(self.hashes.at(place), self.pin);
+    /// The places to verify next.
+    fn window(&mut self, from: usize, count: usize) {
+        let to = (from + count).min(self.last + 1);
+        self.probes.extend(from..to);
+    }
+
+    /// Goes through a window of depths in turn; false if the last one is done, or nobody left.
+    fn verify(&mut self, verified: Verified) -> bool {
+        let Verified { mut place, set } = verified;
+        let mut above = set;
+        for probe in 0..self.words.len() {
+            let set = self.narrow(probe, above, None);
+            // Whoever lacks a place before the first that counts is dropped.
+            if set != above && place > self.base {
+                let ended = self.gathered.difference(above, set);
+                self.end(place - 1, ended);
             }
-            self.scratch.words.clear();
-            (lo + 1..=hi).for_each(|place| self.look_at(place));
-            for place in lo + 1..=hi {
-                let set = self.narrow(place - lo - 1, above, None);
-                if set != above {
-                    let ended = self.scratch.gathered.difference(above, set);
-                    self.end(place - 1, ended);
-                }
-                above = set;
+            (above, place) = (set, place + 1);
+            if Gathered::is_empty(above) {
+                return false;
             }
-            if self.scratch.gathered.is_empty(above) {
-                return None;
-            }
-            lo = hi;
         }
-        Some((last, above))
+        if place > self.last {
+            self.end(self.last, above);
+            return false;
+        }
+        self.verified = Some(Verified { place, set: above });
+        self.probes.clear();
+        self.window(place, VERIFY_WINDOW);
+        true
     }
 }
 
-/// The places to probe between `lo` and `hi`, evenly spread; with `hi` itself if that is open.
-fn places(lo: usize, hi: usize, open: bool) -> impl Iterator<Item = usize> {
-    let span = hi - lo;
-    let between = if open { span } else { span.saturating_sub(1) };
-    let probes = between.min(PROBES);
-    let parts = if open { probes } else { probes + 1 };
-    (1..=probes).map(move |part| lo + span * part / parts)
+/// Into how many parts to divide `span`, so that the fewest rounds of the fewest probes settle it.
+fn parts(span: usize) -> usize {
+    if span <= MOST_PARTS {
+        return span;
+    }
+    let rounds = if span <= MOST_PARTS * MOST_PARTS {
+        2
+    } else {
+        3
+    };
+    (3..MOST_PARTS)
+        .find(|parts| parts.pow(rounds) >= span)
+        .unwrap_or(MOST_PARTS)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::places;
+    use super::{Search, parts};
     use proptest::prelude::*;
 
     proptest! {
         #[test]
         fn places_ascend_within_their_interval_and_leave_nothing_out_of_small_ones(
-            lo in 0usize..1000, span in 0usize..3000, open: bool,
+            lo in 0usize..1000, span in 2usize..3000,
         ) {
             let hi = lo + span;
-            let found: Vec<usize> = places(lo, hi, open).collect();
-            prop_assert!(found.windows(2).all(|pair| pair[0] < pair[1]));
-            prop_assert!(found.iter().all(|&place| place > lo && place < hi + usize::from(open)));
-            if open && span > 0 {
-                prop_assert_eq!(*found.last().unwrap(), hi);
+            let mut search = Search::default();
+            let count = search.places(lo, hi, parts(span));
+            prop_assert_eq!(count, search.probes.len());
+            prop_assert!(search.probes.windows(2).all(|pair| pair[0] < pair[1]));
+            prop_assert!(search.probes.iter().all(|&place| place > lo && place < hi));
+            if span <= 11 {
+                prop_assert_eq!(count, span - 1);
             }
-            if span <= 8 {
-                prop_assert_eq!(found.len(), if open { span } else { span.saturating_sub(1) });
+        }
+
+        #[test]
+        fn the_first_places_ascend_from_the_base_and_reach_the_end_if_nothing_is_chained(
+            base in 0usize..100, span in 0usize..3000, lazy: bool,
+        ) {
+            let mut search = Search { base, last: base + span, ..Search::default() };
+            search.first_places(lazy);
+            prop_assert!(search.probes.len() <= 2);
+            prop_assert!(search.probes.windows(2).all(|pair| pair[0] < pair[1]));
+            prop_assert!(search.probes.iter().all(|&place| place > base && place <= base + span));
+            if span > 0 && (!lazy || span <= 7) {
+                prop_assert_eq!(search.probes.last(), Some(&(base + span)));
             }
         }
     }

@@ -5,12 +5,9 @@
 
 use std::sync::Arc;
 
-use crate::answer::Matches;
 use crate::counters::{Counters, Events};
-use crate::find;
 use crate::grace::Grace;
 use crate::membership::{self, Directories};
-use crate::query::{FindOptions, Query};
 use crate::rights::Shards;
 use crate::roster::Roster;
 use crate::shard_table::Shared;
@@ -155,13 +152,6 @@ impl Index {
     /// not move on, look-ups are running, and a later call will.
     pub fn sweep(&self, budget: usize) -> Sweep {
         self.sweeper.lock().run(self, budget)
-    }
-
-    /// Who holds how many leading blocks of `query`, into `out`, whose buffers are used again.
-    pub fn find(&self, query: Query<'_>, options: &FindOptions, out: &mut Matches) {
-        let pin = self.shared.grace.pin();
-        let view = self.shared.roster.view(&pin);
-        find::find(&self.directories[0], &pin, view, query, options, out);
     }
 
     /// Bytes in use.

@@ -4,10 +4,11 @@
 //! a window of blocks at a time or shard by shard; readers take no lock. Nothing here does I/O, reads a clock, or knows Python or
 //! protobuf. The path of a look-up, in order:
 //!
-//! 1. [`query`] – what was asked, as a source of sequence hashes, hashed no further than needed
-//! 2. [`find`] – the k-ary drop-off search, and the look-up that verifies every depth
-//! 3. [`gather`] – the holder sets at the probed depths, cut down to the workers still in question
-//! 4. [`answer`] – groups of equal depth, ordered, with the stated choice where the limit falls
+//! 1. [`lookup`] – the calls: one query, or several whose misses overlap
+//! 2. [`query`] – what was asked, as a source of sequence hashes, hashed no further than needed
+//! 3. [`find`] – the k-ary drop-off search, and the look-up that verifies every depth
+//! 4. [`gather`] / [`filter`] – the holder sets at the probed depths, cut down to the workers still in question
+//! 5. [`answer`] / [`draw`] / [`ones`] – groups of equal depth, ordered, with the stated choice where the limit falls
 //!
 //! and of a write:
 //!
@@ -29,15 +30,19 @@
 mod answer;
 mod bitmap;
 mod counters;
+mod draw;
 mod entry;
 mod export;
+mod filter;
 mod find;
 mod gather;
 mod grace;
 mod index;
+mod lookup;
 mod membership;
 #[cfg(all(loom, test))]
 mod model;
+mod ones;
 mod pages;
 mod query;
 mod renewal;
@@ -52,9 +57,10 @@ mod types;
 mod write;
 mod zeroed;
 
-pub use answer::Matches;
+pub use answer::{Matches, Pairs};
 pub use counters::Events;
 pub use export::Blocks;
+pub use filter::SlotFilter;
 pub use index::Index;
 pub use query::{FindOptions, Query};
 pub use types::{

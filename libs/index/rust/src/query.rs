@@ -2,6 +2,8 @@
 
 use kvatlas_hashing::sequence_step;
 
+use crate::filter::SlotFilter;
+
 /// A prompt, as hashes, head first. The byte forms take a packed `fixed64` field as it came in, at
 /// any alignment; a trailing part of a hash is no hash.
 #[derive(Clone, Copy, Debug)]
@@ -18,12 +20,17 @@ pub enum Query<'a> {
 
 /// How to look up.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct FindOptions {
+pub struct FindOptions<'a> {
     /// Most workers to report; 0 for all.
     pub limit: usize,
     /// Verify every depth, for sets that may have holes. Otherwise a set that has a block counts as
     /// having all blocks before it.
     pub exact: bool,
+    /// Fewest leading blocks a worker must hold to be reported; 0 and 1 for any. The search begins there, so what
+    /// matches less costs nothing and takes no one's place under the limit.
+    pub min_depth: usize,
+    /// Whom to report; all if none is given. Who is left out takes no one's place under the limit.
+    pub filter: Option<&'a SlotFilter>,
 }
 
 /// A sequence of hashes in whatever form it came.
@@ -106,13 +113,18 @@ impl<W: Words> Hashes for Chained<'_, W> {
 
     #[inline]
     fn reach(&mut self, count: usize) {
-        let from = self.chain.len();
-        let mut last = self.chain.last().copied();
+        let mut from = self.chain.len();
+        if from >= count {
+            return;
+        }
+        if from == 0 {
+            self.chain.push(self.chunks.get(0));
+            from = 1;
+        }
+        let mut last = self.chain[from - 1];
         self.chain.extend((from..count).map(|place| {
-            let chunk = self.chunks.get(place);
-            let hash = last.map_or(chunk, |parent| sequence_step(parent, chunk));
-            last = Some(hash);
-            hash
+            last = sequence_step(last, self.chunks.get(place));
+            last
         }));
     }
 

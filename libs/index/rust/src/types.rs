@@ -58,6 +58,14 @@ pub struct SlotId {
     pub(crate) life: u32,
 }
 
+impl SlotId {
+    /// The slot's number, below 32,768: the same in all its lives, and of one owner at a time.
+    #[must_use]
+    pub fn number(self) -> u16 {
+        self.slot
+    }
+}
+
 /// Why a call could not be served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum IndexError {

@@ -37,7 +37,12 @@ fn live(index: &Index, key: WorkerKey) -> SlotId {
 
 fn ask(index: &Index, query: Query<'_>, limit: usize, exact: bool) -> Vec<(u64, u32, u32)> {
     let mut out = Matches::default();
-    index.find(query, &FindOptions { limit, exact }, &mut out);
+    let options = FindOptions {
+        limit,
+        exact,
+        ..FindOptions::default()
+    };
+    index.find(query, &options, &mut out);
     assert_eq!(out.workers.len(), out.depths.len());
     out.workers
         .iter()

@@ -83,7 +83,10 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn ask(&mut self, hashes: &[u64], exact: bool) -> Vec<(u64, usize)> {
-        let options = FindOptions { limit: 0, exact };
+        let options = FindOptions {
+            exact,
+            ..FindOptions::default()
+        };
         self.index
             .find(Query::SequenceHashes(hashes), &options, &mut self.out);
         let Matches {

@@ -180,13 +180,18 @@ impl Cell {
         let hashes = hashes.as_slice()?;
         let matches = py.detach(|| {
             let mut matches = Matches::default();
+            let options = FindOptions {
+                limit,
+                exact,
+                ..FindOptions::default()
+            };
             let query = if chunks {
                 Query::ChunkHashes(hashes)
             } else {
                 Query::SequenceHashes(hashes)
             };
             self.native
-                .find(query, &FindOptions { limit, exact }, &mut matches);
+                .find(query, &options, &mut matches);
             matches
         });
         let ids: Vec<u64> = matches

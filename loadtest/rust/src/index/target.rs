@@ -72,7 +72,7 @@ impl Target for Common {
 pub struct Flat {
     index: Index,
     slots: Vec<SlotId>,
-    options: FindOptions,
+    options: FindOptions<'static>,
 }
 
 impl Flat {
@@ -80,7 +80,11 @@ impl Flat {
     ///
     /// # Errors
     /// If the index has no room for them.
-    pub fn new(config: IndexConfig, options: FindOptions, workers: u32) -> Result<Self, String> {
+    pub fn new(
+        config: IndexConfig,
+        options: FindOptions<'static>,
+        workers: u32,
+    ) -> Result<Self, String> {
         let index = Index::new(config);
         let slots = (0..workers).map(|worker| {
             let slot = index.allocate(WorkerKey {
@@ -178,6 +182,7 @@ pub fn make(design: &Design, options: &Options, workers: u32) -> Result<Box<dyn 
     let find = FindOptions {
         limit: options.limit,
         exact: options.exact,
+        ..FindOptions::default()
     };
     let config = options
         .sized_for

@@ -40,6 +40,7 @@ pub fn answer(cell: &Cell, message: &[u8]) -> Result<Bytes, Status> {
                 let options = FindOptions {
                     limit,
                     exact: request.exact,
+                    ..FindOptions::default()
                 };
                 cell.find(request.query(), &options, matches);
                 Ok(encode(matches))

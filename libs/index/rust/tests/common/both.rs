@@ -250,14 +250,18 @@ impl Both {
                 .collect::<Vec<u8>>()
         };
         let (chunk_bytes, hash_bytes) = (bytes(chunks), bytes(hashes));
+        let options = FindOptions {
+            limit,
+            exact,
+            ..FindOptions::default()
+        };
         for query in [
             Query::ChunkHashes(chunks),
             Query::SequenceHashes(hashes),
             Query::ChunkHashesLe(&chunk_bytes),
             Query::SequenceHashesLe(&hash_bytes),
         ] {
-            self.index
-                .find(query, &FindOptions { limit, exact }, &mut self.out);
+            self.index.find(query, &options, &mut self.out);
             let Matches {
                 workers, depths, ..
             } = &self.out;
