@@ -17,8 +17,9 @@ from kvatlas_loadtest.bench.index.program import Design, Trial
 from kvatlas_loadtest.bench.index.race import Effort, Entrant, Race
 from kvatlas_loadtest.bench.index.results import FLAT, Result, Standing, documents
 from kvatlas_loadtest.bench.index.search import Rules
+from kvatlas_loadtest.bench.index.sheets import page
 from kvatlas_loadtest.bench.index.streams import Stream
-from kvatlas_loadtest.bench.index.tables import markdown
+from kvatlas_loadtest.bench.index.tables import standing_sheet
 from kvatlas_loadtest.bench.index.targets import stream_rows
 from kvatlas_loadtest.bench.main import command as bench
 
@@ -134,11 +135,11 @@ def test_the_table_and_the_json_name_every_design() -> None:
     results = raced(World({"slow tree": 2_000.0, FLAT: 500.0}), EXACT, OURS)
     queued = Result("a queue", ours=False, exact=False, note="unpaced")
     both = standing((*results, queued))
-    page = markdown([both], "in a test")
-    assert "| slow tree |" in page
-    assert "in a test" in page
-    assert "inexact; unpaced" in page
-    assert "a stream: 8 workers of 64 blocks, 1.0 M block operations" in page
+    text = page(["in a test"], [standing_sheet(both)])
+    assert "| slow tree |" in text
+    assert "in a test" in text
+    assert "inexact; unpaced" in text
+    assert "a stream: 8 workers of 64 blocks, 1.0 M block operations" in text
     (document,) = json.loads(json.dumps(documents([both])))
     assert [design["label"] for design in document["designs"]] == ["slow tree", FLAT, "a queue"]
     assert document["designs"][2]["ratio_to_best_baseline"] is None

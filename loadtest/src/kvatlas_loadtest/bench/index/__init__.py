@@ -5,6 +5,7 @@
 3. `program`: one trial, played by the native generator
 4. `search`, `race`: the shortest window each design keeps up with, and half that load
 5. `flat_alone`, `micro`, `python_baseline`: what only one design is asked
-6. `results`, `tables`, `picture`, `targets`: what was found out, as tables, a picture and rows
-7. `run`: all of it
+6. `results`, `targets`: what was found out, and rows of it
+7. `sheets`, `tables`, `micro_tables`, `picture`: the same to look at
+8. `run`, `entry`: all of it, as the command calls it
 """

@@ -89,7 +89,7 @@ class Program:
             return None
         return read_trial(json.loads(printed))
 
-    def micro(self, *flags: str) -> list[dict[str, Any]]:
+    def single_calls(self, *flags: str) -> list[dict[str, Any]]:
         """Figures of single calls, as printed."""
         lines = self._run("index-micro", *flags).splitlines()
         return [json.loads(line) for line in lines if line.strip()]

@@ -16,12 +16,15 @@ from rich.console import Console
 from kvatlas_chassis import FatalError, SettingsError
 from kvatlas_loadtest.bench.index import picture, python_baseline
 from kvatlas_loadtest.bench.index.flat_alone import answers_at_half_load, fresh_weight
+from kvatlas_loadtest.bench.index.micro import Line, micro_rows
+from kvatlas_loadtest.bench.index.micro_tables import micro_sheets
 from kvatlas_loadtest.bench.index.options import Options
 from kvatlas_loadtest.bench.index.program import Design, Program, Trial
-from kvatlas_loadtest.bench.index.progress import Watch, watched
+from kvatlas_loadtest.bench.index.progress import Bar, watched
 from kvatlas_loadtest.bench.index.race import Effort, Entrant, Race
 from kvatlas_loadtest.bench.index.results import FLAT, Standing, documents
 from kvatlas_loadtest.bench.index.search import Rules
+from kvatlas_loadtest.bench.index.sheets import Sheet, page
 from kvatlas_loadtest.bench.index.streams import (
     Recipe,
     Stream,
@@ -29,7 +32,7 @@ from kvatlas_loadtest.bench.index.streams import (
     given_stream,
     make_stream,
 )
-from kvatlas_loadtest.bench.index.tables import LEGEND, markdown, standing_table
+from kvatlas_loadtest.bench.index.tables import LEGEND, standing_sheet
 from kvatlas_loadtest.bench.index.targets import PRESIZED, stream_rows
 from kvatlas_loadtest.bench.loadgen import find_program
 from kvatlas_loadtest.bench.rows import Row
@@ -66,6 +69,8 @@ def measure(options: Options, *, quick: bool) -> list[Row]:
         watched(console) as watch,
     ):
         bench = _Bench(program, options, watch, quick=quick)
+        ours = FLAT in {design.name for design in designs}
+        lines = bench.single_calls() if options.micro and ours else []
         kinds = options.streams or options.only
         for number, kind in enumerate(kinds, start=1):
             name = kind.name if isinstance(kind, Path) else kind
@@ -78,25 +83,28 @@ def measure(options: Options, *, quick: bool) -> list[Row]:
             )
             standing = bench.race(stream, designs)
             standings.append(standing)
-            if options.out is not None:  # after each stream, since all of them take long
-                _write(options.out, standings, _conditions(options, quick=quick))
             rows += bench.rows(standing)
-        if options.micro and FLAT in {design.name for design in designs}:
-            rows += bench.micro()
-    for standing in standings:
-        console.print(standing_table(standing))
+            if options.out is not None:  # after each stream, since all of them take long
+                _write_streams(options.out, standings, _conditions(options, quick=quick))
+    rows += micro_rows(lines)
+    sheets = micro_sheets(lines)
+    for sheet in (*map(standing_sheet, standings), *sheets):
+        console.print(sheet.table())
     console.print(LEGEND, style="dim")
+    if options.out is not None and lines:
+        _write_single_calls(options.out, lines, sheets)
     return rows
 
 
 class _Bench:
     """What is done with each stream."""
 
-    def __init__(self, program: Program, options: Options, watch: Watch, *, quick: bool) -> None:
+    def __init__(self, program: Program, options: Options, watch: Bar, *, quick: bool) -> None:
         self._program = program
         self._options = options
         self._watch = watch
         self._quick = quick
+        self._large = options.large
         self._trials = 1 if quick else options.trials
 
     def race(self, stream: Stream, designs: Sequence[Design]) -> Standing:
@@ -148,9 +156,15 @@ class _Bench:
             )
         return rows
 
-    def micro(self) -> list[Row]:
-        """Single calls of the flat index."""
-        return []
+    def single_calls(self) -> list[Line]:
+        """What the generator says of single calls of the flat index."""
+        flags = [*(["--quick"] if self._quick else []), *(["--large"] if self._large else [])]
+        self._watch.expect(1)
+        self._watch.about("single calls")
+        self._watch.now(f"{FLAT}{', 100 million memberships' if self._large else ''}")
+        lines = self._program.single_calls(*flags)
+        self._watch.done()
+        return list(lines)
 
 
 def _chosen(program: Program, options: Options) -> tuple[Design, ...]:
@@ -219,10 +233,20 @@ def _conditions(options: Options, *, quick: bool) -> str:
     )
 
 
-def _write(out: Path, standings: Sequence[Standing], conditions: str) -> None:
-    try:
-        (out / "index.md").write_text(markdown(standings, conditions))
-        (out / "index.json").write_text(json.dumps(documents(standings), indent=2) + "\n")
-    except OSError as error:
-        raise FatalError(f"kvatlas bench: cannot write to {out}: {error.strerror}") from None
+def _write_streams(out: Path, standings: Sequence[Standing], conditions: str) -> None:
+    sheets = [standing_sheet(standing) for standing in standings]
+    _write(out / "index.md", page((LEGEND, conditions), sheets))
+    _write(out / "index.json", json.dumps(documents(standings), indent=2) + "\n")
     picture.draw(standings, out / "index.png")
+
+
+def _write_single_calls(out: Path, lines: Sequence[Line], sheets: Sequence[Sheet]) -> None:
+    _write(out / "single-calls.md", page((), sheets))
+    _write(out / "single-calls.json", json.dumps(lines, indent=2) + "\n")
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise FatalError(f"kvatlas bench: cannot write {file}: {error.strerror}") from None

@@ -1,12 +1,10 @@
-"""The results as tables: on the terminal, and as Markdown with the same words."""
+"""What was found out about the designs, as a table a stream."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from rich.markup import escape
-from rich.table import Table
-
 from kvatlas_loadtest.bench.index.results import Result, Standing
+from kvatlas_loadtest.bench.index.sheets import Sheet
 from kvatlas_loadtest.bench.rows import number_text
 
 NOTHING = "-"
@@ -47,17 +45,17 @@ def _quantile(figures: dict[str, float] | None, name: str) -> float | None:
     return None if figures is None else figures[name]
 
 
-def standing_table(standing: Standing) -> Table:
-    """One stream on the terminal."""
-    table = Table(title=escape(heading(standing)), title_justify="left")
-    table.add_column("design", no_wrap=True)
-    for column in _COLUMNS:
-        table.add_column(column.title, justify="right")
-    table.add_column("note", style="dim")
-    for result in standing.results:
-        cells = (escape(result.label), *_cells(standing, result), escape(note(result)))
-        table.add_row(*cells, style="bold" if result.ours else None)
-    return table
+def standing_sheet(standing: Standing) -> Sheet:
+    """One stream: a row a design."""
+    return Sheet(
+        heading(standing),
+        ("design", *(column.title for column in _COLUMNS), "note"),
+        tuple(
+            (result.label, *_cells(standing, result), note(result)) for result in standing.results
+        ),
+        has_note=True,
+        strong=frozenset(at for at, result in enumerate(standing.results) if result.ours),
+    )
 
 
 def heading(standing: Standing) -> str:
@@ -73,20 +71,6 @@ def note(result: Result) -> str:
     """What a reader must know of a row."""
     inexact = [] if result.exact else ["inexact"]
     return "; ".join([*inexact, *([result.note] if result.note else [])])
-
-
-def markdown(standings: Sequence[Standing], conditions: str) -> str:
-    """All streams as one page; `conditions` says in a sentence how they were measured."""
-    parts = [LEGEND, conditions]
-    for standing in standings:
-        titles = ["design", *(column.title for column in _COLUMNS), "note"]
-        rule = ["---", *("---:" for _ in _COLUMNS), "---"]
-        rows = [
-            [result.label, *_cells(standing, result), note(result)] for result in standing.results
-        ]
-        lines = ["| " + " | ".join(cells) + " |" for cells in (titles, rule, *rows)]
-        parts.append("\n".join([f"### {heading(standing)}", "", *lines]))
-    return "\n\n".join(parts) + "\n"
 
 
 def _cells(standing: Standing, result: Result) -> list[str]:
