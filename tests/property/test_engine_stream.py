@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kvatlas_engines.stream import (
     Ask,
     Deliver,
+    DeliverRun,
     Effect,
     Hole,
     LifeEnd,
@@ -66,14 +67,21 @@ class Machine(RuleBasedStateMachine):
                 case NewLife():
                     self.lives.append([])
                     self.ends.append(effect.reason)
+                case DeliverRun():
+                    numbered = enumerate(effect.payloads, start=effect.seq)
+                    self.lives[-1].extend(Deliver(seq, payload) for seq, payload in numbered)
                 case Deliver() | Hole():
                     self.lives[-1].append(effect)
 
-    @rule(arrives=st.booleans(), times=st.integers(1, 4))
-    def engine_sends(self, *, arrives: bool, times: int) -> None:
-        for _ in range(times):
-            message = self.engine.send()
-            if arrives:
+    @rule(arrives=st.lists(st.booleans(), min_size=1, max_size=4), together=st.booleans())
+    def engine_sends(self, *, arrives: list[bool], together: bool) -> None:
+        sent = [(self.engine.send(), arrived) for arrived in arrives]
+        arrived = [message for message, is_there in sent if is_there]
+        if together:
+            seqs, payloads = [seq for seq, _ in arrived], [payload for _, payload in arrived]
+            self.take(self.stream.live_run(seqs, payloads, self.now))
+        else:
+            for message in arrived:
                 self.take(self.stream.live(*message, self.now))
 
     @rule()

@@ -13,7 +13,8 @@ from kvatlas_engines import Cleared, EngineEvent, Removed, Stored, StoredByHash,
 from kvatlas_events import Clear, Event, Remove, Store, TierDigest, digest
 from kvatlas_events import Tier as SaidTier
 from kvatlas_hashing import reference
-from kvatlas_publisher.mirror import Mirror
+from kvatlas_publisher import reference as specification
+from kvatlas_publisher.mirror import Mirror as NativeMirror
 
 SAID = dict(zip(Tier, SaidTier, strict=True))
 Path = tuple[int, ...]
@@ -34,9 +35,11 @@ def engine_hash(path: Path, variant: int) -> int:
 
 
 class Machine(RuleBasedStateMachine):
+    make: type[NativeMirror | specification.Mirror] = NativeMirror
+
     def __init__(self) -> None:
         super().__init__()
-        self.mirror = Mirror()
+        self.mirror = self.make()
         self.engine: dict[Tier, dict[int, Path]] = {tier: {} for tier in Tier}
         self.index: dict[SaidTier, set[int]] = {tier: set() for tier in SaidTier}
         self.parents: dict[int, int | None] = {}
@@ -156,5 +159,12 @@ class Machine(RuleBasedStateMachine):
         assert self.mirror.held_blocks == sum(map(len, self.engine.values()))
 
 
-Machine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+class SpecificationMachine(Machine):
+    make = specification.Mirror
+
+
+BOUNDS = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Machine.TestCase.settings = BOUNDS
+SpecificationMachine.TestCase.settings = BOUNDS
 TestMirrorSaysWhatTheEngineHolds = Machine.TestCase
+TestSpecificationSaysWhatTheEngineHolds = SpecificationMachine.TestCase

@@ -10,7 +10,7 @@ import zmq
 
 from kvatlas_engines.endpoint import Endpoint
 from kvatlas_engines.follower import Follower
-from kvatlas_engines.stream import Deliver, Effect, Hole, LifeEnd, NewLife, StreamTiming
+from kvatlas_engines.stream import Deliver, DeliverRun, Effect, Hole, LifeEnd, NewLife, StreamTiming
 
 TIMING = StreamTiming(replay_timeout_s=0.3, idle_s=0.5)
 Engine = Any  # the fixture's class; tests are no packages
@@ -25,7 +25,14 @@ class Log:
 
     @property
     def seqs(self) -> list[int]:
-        return [effect.seq for effect in self.effects if isinstance(effect, Deliver)]
+        runs = [
+            range(effect.seq, effect.seq + len(effect.payloads))
+            if isinstance(effect, DeliverRun)
+            else [effect.seq]
+            for effect in self.effects
+            if isinstance(effect, (Deliver, DeliverRun))
+        ]
+        return [seq for run in runs for seq in run]
 
     def has(self, *seqs: int) -> Callable[[], bool]:
         return lambda: self.seqs == list(seqs)

@@ -31,7 +31,8 @@ from kvatlas_events import (
 from kvatlas_events.delivery import DeliverySettings
 from kvatlas_events.log import Fenced
 from kvatlas_hashing import item_hash, reference
-from kvatlas_publisher.session import Session, SessionSettings
+from kvatlas_publisher.session import Session
+from kvatlas_publisher.session_terms import SessionSettings
 from kvatlas_publisher.settings import EngineSpec
 
 CAPTURES = Path(__file__).parents[2] / "fixtures" / "engines"

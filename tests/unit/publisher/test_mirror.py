@@ -1,4 +1,11 @@
-"""The mirror's rules, one by one; hashes are literals of the reference contract where they matter."""
+"""The mirror's rules, one by one, for the specification and for the native one.
+
+Hashes are those of the reference contract.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 import pytest
@@ -13,10 +20,11 @@ from kvatlas_engines import (
     Tier,
     Unindexable,
 )
-from kvatlas_events import Clear, Event, Remove, Store
+from kvatlas_events import Clear, Event, Hashes, Remove, Store, TierDigest
 from kvatlas_events import Tier as Said
 from kvatlas_hashing import reference
-from kvatlas_publisher.mirror import Mirror
+from kvatlas_publisher import reference as specification
+from kvatlas_publisher.mirror import Mirror as NativeMirror
 
 
 def stored(
@@ -55,8 +63,37 @@ def said(events: list[Event]) -> list[object]:
     return shown
 
 
-def mirror_of(*events: EngineEvent) -> Mirror:
-    mirror = Mirror()
+class Mirror(Protocol):
+    """What both mirrors are to these tests."""
+
+    capacity_blocks: int
+
+    def apply(self, events: Sequence[EngineEvent]) -> list[Event]: ...
+    def suspect_all(self) -> None: ...
+    def digests(self) -> tuple[TierDigest, ...]: ...
+    def snapshot(self) -> Mapping[Said, Hashes]: ...
+    @property
+    def unindexable(self) -> Counter[Reason]: ...
+    @property
+    def suspects_removed(self) -> int: ...
+    @property
+    def held_blocks(self) -> int: ...
+    @property
+    def suspect_blocks(self) -> int: ...
+    @property
+    def unreachable_blocks(self) -> int: ...
+
+
+Make = Callable[..., Mirror]
+
+
+@pytest.fixture(params=[specification.Mirror, NativeMirror], ids=["specification", "native"])
+def make(request: pytest.FixtureRequest) -> Make:
+    return request.param
+
+
+def mirror_of(make: Make, *events: EngineEvent) -> Mirror:
+    mirror = make()
     mirror.apply(events)
     return mirror
 
@@ -64,16 +101,16 @@ def mirror_of(*events: EngineEvent) -> Mirror:
 S = sequences(4)
 
 
-def test_a_chain_is_one_store_and_its_continuation_names_its_parent() -> None:
-    mirror = Mirror()
+def test_a_chain_is_one_store_and_its_continuation_names_its_parent(make: Make) -> None:
+    mirror = make()
     assert said(mirror.apply([stored(1, 2)])) == [("store", None, S[:2], Said.DEVICE)]
     assert said(mirror.apply([stored(3, 4, parent=2, first_token=4)])) == [
         ("store", S[1], S[2:], Said.DEVICE)
     ]
 
 
-def test_evicting_a_head_takes_its_tail_out_and_storing_it_again_brings_it_back() -> None:
-    mirror = mirror_of(stored(1, 2, 3, 4))
+def test_evicting_a_head_takes_its_tail_out_and_storing_it_again_brings_it_back(make: Make) -> None:
+    mirror = mirror_of(make, stored(1, 2, 3, 4))
     assert said(mirror.apply([removed(2)])) == [("remove", [S[3], S[2], S[1]], Said.DEVICE)]
     assert mirror.unreachable_blocks == 2
     assert said(mirror.apply([stored(2, parent=1, first_token=2)])) == [
@@ -81,14 +118,14 @@ def test_evicting_a_head_takes_its_tail_out_and_storing_it_again_brings_it_back(
     ]
 
 
-def test_moving_a_head_to_the_host_keeps_its_tail_published() -> None:
-    mirror = mirror_of(stored(1, 2, 3))
+def test_moving_a_head_to_the_host_keeps_its_tail_published(make: Make) -> None:
+    mirror = mirror_of(make, stored(1, 2, 3))
     moved = mirror.apply([stored(1, tier=Tier.HOST), removed(1)])
     assert said(moved) == [("store", None, S[:1], Said.HOST), ("remove", S[:1], Said.DEVICE)]
 
 
-def test_a_tail_that_comes_back_from_two_tiers_is_said_on_both() -> None:
-    mirror = mirror_of(stored(1, 2, 3), stored(2, parent=1, first_token=2, tier=Tier.DISK))
+def test_a_tail_that_comes_back_from_two_tiers_is_said_on_both(make: Make) -> None:
+    mirror = mirror_of(make, stored(1, 2, 3), stored(2, parent=1, first_token=2, tier=Tier.DISK))
     assert said(mirror.apply([removed(1)])) == [
         ("remove", [S[2], S[1]], Said.DEVICE),
         ("remove", [S[1]], Said.DISK),
@@ -100,21 +137,21 @@ def test_a_tail_that_comes_back_from_two_tiers_is_said_on_both() -> None:
     ]
 
 
-def test_storing_twice_and_removing_once_is_removed() -> None:
-    mirror = mirror_of(stored(1))
+def test_storing_twice_and_removing_once_is_removed(make: Make) -> None:
+    mirror = mirror_of(make, stored(1))
     assert mirror.apply([stored(1)]) == []
     assert said(mirror.apply([removed(1)])) == [("remove", S[:1], Said.DEVICE)]
     assert mirror.apply([removed(1)]) == []
 
 
-def test_two_engine_hashes_of_one_block_hold_it_until_both_are_gone() -> None:
-    mirror = mirror_of(stored(1), stored(11))
+def test_two_engine_hashes_of_one_block_hold_it_until_both_are_gone(make: Make) -> None:
+    mirror = mirror_of(make, stored(1), stored(11))
     assert mirror.apply([removed(1)]) == []
     assert said(mirror.apply([removed(11)])) == [("remove", S[:1], Said.DEVICE)]
 
 
-def test_a_child_inherits_adapter_and_salt() -> None:
-    mirror = mirror_of(stored(1, lora="sql", salt="tenant"))
+def test_a_child_inherits_adapter_and_salt(make: Make) -> None:
+    mirror = mirror_of(make, stored(1, lora="sql", salt="tenant"))
     expected = sequences(2, lora_name="sql", cache_salt="tenant")
     assert said(mirror.apply([stored(2, parent=1, first_token=2)])) == [
         ("store", expected[0], expected[1:], Said.DEVICE)
@@ -123,14 +160,14 @@ def test_a_child_inherits_adapter_and_salt() -> None:
 
 
 @pytest.mark.parametrize("prompt", [{"lora": "other"}, {"salt": "other"}])
-def test_a_child_of_another_adapter_or_salt_is_refused(prompt: dict[str, str]) -> None:
-    mirror = mirror_of(stored(1, lora="sql"))
+def test_a_child_of_another_adapter_or_salt_is_refused(make: Make, prompt: dict[str, str]) -> None:
+    mirror = mirror_of(make, stored(1, lora="sql"))
     assert mirror.apply([stored(2, parent=1, first_token=2, **prompt)]) == []  # pyright: ignore[reportArgumentType]
     assert mirror.unindexable == {Reason.CONFLICTING_PREFIX: 1}
 
 
-def test_items_enter_the_hash_of_their_block() -> None:
-    mirror = Mirror()
+def test_items_enter_the_hash_of_their_block(make: Make) -> None:
+    mirror = make()
     expected = reference.sequence_hashes(
         reference.chunk_hashes([0, 1, 2, 3], 2, item_hashes=[None, [7, 5]])
     )
@@ -139,8 +176,8 @@ def test_items_enter_the_hash_of_their_block() -> None:
     ]
 
 
-def test_what_has_no_known_prefix_or_tokens_is_counted_not_guessed() -> None:
-    mirror = Mirror()
+def test_what_has_no_known_prefix_or_tokens_is_counted_not_guessed(make: Make) -> None:
+    mirror = make()
     unread = Unindexable(Reason.EMBEDS, 5)
     nothing = Unindexable(Reason.UNKNOWN_EVENT, 0)
     offload = StoredByHash((8, 9), Tier.HOST)
@@ -153,14 +190,14 @@ def test_what_has_no_known_prefix_or_tokens_is_counted_not_guessed() -> None:
     }
 
 
-def test_a_tokenless_offload_is_resolved_by_its_hash() -> None:
-    mirror = mirror_of(stored(1, 2))
+def test_a_tokenless_offload_is_resolved_by_its_hash(make: Make) -> None:
+    mirror = mirror_of(make, stored(1, 2))
     offloaded = mirror.apply([StoredByHash((1, 2), Tier.HOST)])
     assert said(offloaded) == [("store", None, S[:2], Said.HOST)]
 
 
-def test_a_hash_that_comes_back_as_other_tokens_stands_for_the_newer_ones() -> None:
-    mirror = mirror_of(stored(1, 2))
+def test_a_hash_that_comes_back_as_other_tokens_stands_for_the_newer_ones(make: Make) -> None:
+    mirror = mirror_of(make, stored(1, 2))
     other = reference.sequence_hashes(reference.chunk_hashes([50, 51], 2))
     assert said(mirror.apply([stored(1, first_token=50)])) == [
         ("remove", [S[1], S[0]], Said.DEVICE),
@@ -169,16 +206,16 @@ def test_a_hash_that_comes_back_as_other_tokens_stands_for_the_newer_ones() -> N
     assert mirror.unindexable == {Reason.CONFLICTING_PREFIX: 1}
 
 
-def test_clearing_says_so_once() -> None:
-    mirror = mirror_of(stored(1, 2), stored(1, tier=Tier.HOST))
+def test_clearing_says_so_once(make: Make) -> None:
+    mirror = mirror_of(make, stored(1, 2), stored(1, tier=Tier.HOST))
     assert mirror.apply([Cleared(None)]) == [Clear(None)]
     assert mirror.apply([Cleared(None)]) == []
     assert mirror.held_blocks == 0
     assert mirror.digests() == ()
 
 
-def test_clearing_a_tier_first_takes_out_what_it_alone_made_reachable() -> None:
-    mirror = mirror_of(stored(1, 2, 3), stored(2, parent=1, first_token=2, tier=Tier.HOST))
+def test_clearing_a_tier_first_takes_out_what_it_alone_made_reachable(make: Make) -> None:
+    mirror = mirror_of(make, stored(1, 2, 3), stored(2, parent=1, first_token=2, tier=Tier.HOST))
     assert said(mirror.apply([Cleared(Tier.DEVICE)])) == [
         ("remove", [S[2], S[1]], Said.DEVICE),
         ("remove", [S[1]], Said.HOST),
@@ -190,14 +227,14 @@ def test_clearing_a_tier_first_takes_out_what_it_alone_made_reachable() -> None:
     ]
 
 
-def test_clearing_a_tier_that_nothing_else_stands_on_is_one_event() -> None:
-    mirror = mirror_of(stored(1, 2, 3), stored(1, tier=Tier.HOST))
+def test_clearing_a_tier_that_nothing_else_stands_on_is_one_event(make: Make) -> None:
+    mirror = mirror_of(make, stored(1, 2, 3), stored(1, tier=Tier.HOST))
     assert mirror.apply([Cleared(Tier.DEVICE)]) == [Clear(Said.DEVICE)]
     assert mirror.held_blocks == 1
 
 
-def test_suspects_leave_when_the_engine_has_no_room_for_them() -> None:
-    mirror = mirror_of(stored(1, 2), stored(3, first_token=50))
+def test_suspects_leave_when_the_engine_has_no_room_for_them(make: Make) -> None:
+    mirror = mirror_of(make, stored(1, 2), stored(3, first_token=50))
     mirror.capacity_blocks = 3
     mirror.suspect_all()
     assert mirror.apply([stored(1)]) == []  # said again: no suspect any more
@@ -210,19 +247,19 @@ def test_suspects_leave_when_the_engine_has_no_room_for_them() -> None:
     assert mirror.held_blocks == 4  # 3 has gone too; what is no suspect stays
 
 
-def test_an_event_that_may_hide_a_removal_makes_suspects() -> None:
-    mirror = mirror_of(stored(1))
+def test_an_event_that_may_hide_a_removal_makes_suspects(make: Make) -> None:
+    mirror = mirror_of(make, stored(1))
     mirror.apply([Unindexable(Reason.MALFORMED_EVENT, 0, may_hide_removal=True)])
     assert mirror.suspect_blocks == 1
 
 
-def test_memory_is_bounded() -> None:
-    mirror = Mirror(blocks_max=3)
+def test_memory_is_bounded(make: Make) -> None:
+    mirror = make(blocks_max=3)
     assert said(mirror.apply([stored(1, 2, 3, 4)])) == [("store", None, S[:3], Said.DEVICE)]
     mirror.apply([StoredByHash((1,), Tier.HOST)])
     assert mirror.unindexable == {Reason.MIRROR_FULL: 2}
 
 
-def test_unrelated_removals_are_one_event() -> None:
-    mirror = mirror_of(stored(1), stored(2, first_token=50))
+def test_unrelated_removals_are_one_event(make: Make) -> None:
+    mirror = mirror_of(make, stored(1), stored(2, first_token=50))
     assert len(mirror.apply([removed(1), removed(2)])) == 1

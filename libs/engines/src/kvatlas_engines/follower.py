@@ -1,7 +1,8 @@
 """Moves an engine's bytes into the stream's state machine: the sockets of one engine rank.
 
 Three sockets: SUB for the live messages, its monitor for the connections behind it, and a DEALER
-for each question about the past. A question gets a fresh DEALER, since replies to an abandoned one
+for each question about the past. The event loop watches their descriptors itself, since a poller
+that is made anew for every wake-up costs more than what there is to read. A question gets a fresh DEALER, since replies to an abandoned one
 must not mix with the new ones, and an engine ignores an identity that it has seen before.
 
 Memory is bounded by the sockets' queues and the stream's buffer. Nothing here ever makes the engine
@@ -17,10 +18,8 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import zmq
-import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
 from kvatlas_engines.endpoint import Endpoint
@@ -32,7 +31,7 @@ log = logging.getLogger(__name__)
 _LIVE_QUEUE_MESSAGES = 20_000
 _REPLAY_QUEUE_MESSAGES = 20_000  # engines keep 10,000 by default
 _READ_AT_ONCE_MAX = 256
-_TICK_MS = 100
+_TICK_S = 0.1
 
 
 @dataclass(slots=True)
@@ -79,9 +78,13 @@ class Follower:
         Raises:
             OSError: the address cannot be bound or is not understood.
         """
-        context = zmq.asyncio.Context()
+        context = zmq.Context()
         try:
-            await _Sockets(self, context, self._events, self._replay, self._handle).run()
+            sockets = _Sockets(self, context, self._events, self._replay, self._handle)
+            try:
+                await sockets.run()
+            finally:
+                sockets.unwatch_all()
         finally:
             context.destroy(linger=0)
 
@@ -92,7 +95,7 @@ class _Sockets:
     def __init__(
         self,
         follower: Follower,
-        context: zmq.asyncio.Context,
+        context: "zmq.Context[zmq.SyncSocket]",
         events: Endpoint,
         replay: Endpoint | None,
         handle: Callable[[Sequence[Effect]], None],
@@ -102,18 +105,20 @@ class _Sockets:
         self._context = context
         self._replay = replay
         self._handle = handle
-        self._poller = zmq.asyncio.Poller()
+        self._loop = asyncio.get_running_loop()
+        self._wake = asyncio.Event()
+        self._watched: set[int] = set()
         self._live = context.socket(zmq.SUB)
         self._live.setsockopt(zmq.RCVHWM, _LIVE_QUEUE_MESSAGES)
         self._live.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
         self._monitor = self._live.get_monitor_socket(
             zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
         )
-        self._dealer: zmq.asyncio.Socket | None = None
+        self._dealer: zmq.SyncSocket | None = None
         self._generation = 0
         self._live.setsockopt(zmq.SUBSCRIBE, b"")
-        self._poller.register(self._live, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
+        self._watch(self._live)
+        self._watch(self._monitor)
         if events.binds:
             self._live.bind(events.address)
         else:
@@ -121,11 +126,31 @@ class _Sockets:
 
     async def run(self) -> None:
         while True:
-            await self._poller.poll(_TICK_MS)
-            more = self._read()
+            # A descriptor tells of news once; everything that waits is read each time.
+            timer = self._loop.call_later(_TICK_S, self._wake.set)
+            await self._wake.wait()
+            timer.cancel()
+            self._wake.clear()
+            if self._read():
+                self._wake.set()  # the queue is not empty: let others run, then go on
+                await asyncio.sleep(0)
             self._act(self._stream.tick(time.monotonic()))
-            if more:
-                await asyncio.sleep(0)  # the queue is not empty: let others run, then go on
+
+    def unwatch_all(self) -> None:
+        """Let go of the descriptors, before their sockets are closed."""
+        for descriptor in self._watched:
+            self._loop.remove_reader(descriptor)
+        self._watched.clear()
+
+    def _watch(self, socket: zmq.SyncSocket) -> None:
+        descriptor = int(socket.getsockopt(zmq.FD))
+        self._watched.add(descriptor)
+        self._loop.add_reader(descriptor, self._wake.set)
+
+    def _unwatch(self, socket: zmq.SyncSocket) -> None:
+        descriptor = int(socket.getsockopt(zmq.FD))
+        self._watched.discard(descriptor)
+        self._loop.remove_reader(descriptor)
 
     def _read(self) -> bool:
         """Read what has come, in the order the module's docstring explains; True: there is more."""
@@ -135,10 +160,7 @@ class _Sockets:
         now = time.monotonic()
         if live:
             self._follower.counters.last_heard_s = now
-        for frames in live:
-            message = self._parse(frames)
-            if isinstance(message, Message):
-                self._act(self._stream.live(message.seq, message.payload, now))
+            self._act(self._stream.live_run(*self._parse_live(live), now))
         more = len(live) == _READ_AT_ONCE_MAX
         return self._read_replies(now) or more
 
@@ -157,6 +179,17 @@ class _Sockets:
                 case None:
                     continue
         return len(replies) == _READ_AT_ONCE_MAX
+
+    def _parse_live(self, received: list[list[bytes]]) -> tuple[list[int], list[bytes]]:
+        """Return the sequence numbers and the payloads of those that are messages."""
+        seqs: list[int] = []
+        payloads: list[bytes] = []
+        for frames in received:
+            message = self._parse(frames)
+            if isinstance(message, Message):
+                seqs.append(message.seq)
+                payloads.append(message.payload)
+        return seqs, payloads
 
     def _parse(self, frames: list[bytes]) -> Message | ReplayEnd | None:
         try:
@@ -189,7 +222,7 @@ class _Sockets:
 
     def _ask(self, ask: Ask) -> None:
         if self._dealer is not None:
-            self._poller.unregister(self._dealer)
+            self._unwatch(self._dealer)
             self._dealer.close(linger=0)
             self._dealer = None
         if self._replay is None:
@@ -200,23 +233,18 @@ class _Sockets:
         dealer.setsockopt(zmq.LINGER, 0)
         dealer.connect(self._replay.address)
         # A DEALER queues what it cannot send yet; it never blocks on its first message.
-        _sync(dealer).send_multipart([b"", ask.start.to_bytes(8, "big")], zmq.NOBLOCK)
+        dealer.send_multipart([b"", ask.start.to_bytes(8, "big")], zmq.NOBLOCK)
         self._dealer = dealer
-        self._poller.register(dealer, zmq.POLLIN)
+        self._watch(dealer)
+        self._wake.set()  # sending may have taken note of what has come already
 
 
-def _receive(socket: zmq.asyncio.Socket) -> list[list[bytes]]:
+def _receive(socket: zmq.SyncSocket) -> list[list[bytes]]:
     """Return what waits in a socket's queue, at most so much that others get their turn."""
-    queue = _sync(socket)
     received: list[list[bytes]] = []
     while len(received) < _READ_AT_ONCE_MAX:
         try:
-            received.append(queue.recv_multipart(zmq.NOBLOCK))
+            received.append(socket.recv_multipart(zmq.NOBLOCK))
         except zmq.Again:
             break
     return received
-
-
-def _sync(socket: zmq.asyncio.Socket) -> zmq.SyncSocket:
-    """Return the same socket for calls that do not wait."""
-    return cast("zmq.SyncSocket", zmq.Socket.shadow(socket))  # pyright: ignore[reportUnknownMemberType]  the stub's own gap

@@ -26,6 +26,7 @@ a few times a second. Only the effects of the newest `Ask` may be fed back (`gen
 
 import enum
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -44,6 +45,14 @@ class Deliver:
 
     seq: int
     payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverRun:
+    """The next messages of this life, numbered from `seq` on; as many `Deliver`s."""
+
+    seq: int
+    payloads: Sequence[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,7 @@ class NewLife:
     reason: LifeEnd
 
 
-Effect = Deliver | Ask | Hole | NewLife
+Effect = Deliver | DeliverRun | Ask | Hole | NewLife
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +179,20 @@ class Stream:
         self._hold(Deliver(seq, payload))
         effects.extend(self._drain(now))
         return effects
+
+    def live_run(self, seqs: Sequence[int], payloads: Sequence[bytes], now: float) -> list[Effect]:
+        """Messages came on the live socket, in this order: as `live` for each, but quicker."""
+        if self._goes_on(seqs):
+            self._heard = now
+            self.counters.messages += len(seqs)
+            self._live_last = seqs[-1]
+            self._last = Deliver(seqs[-1], payloads[-1])
+            return [DeliverRun(seqs[0], payloads)]
+        return [
+            effect
+            for seq, payload in zip(seqs, payloads, strict=True)
+            for effect in self.live(seq, payload, now)
+        ]
 
     def replayed(self, generation: int, seq: int, payload: bytes, now: float) -> list[Effect]:
         """A message came in answer to a question."""
@@ -326,6 +349,18 @@ class Stream:
         return NewLife(reason)
 
     # --- live messages ---
+
+    def _goes_on(self, seqs: Sequence[int]) -> bool:
+        """Whether these are simply the next messages, and nothing else is under way."""
+        if not seqs or self._last is None or self._unverified or self._buffer:
+            return False
+        first = self._last.seq + 1
+        return (
+            self._question is None
+            and seqs[0] == first
+            and (self._live_last is None or first > self._live_last)
+            and list(seqs) == list(range(first, first + len(seqs)))
+        )
 
     def _drain(self, now: float) -> list[Effect]:
         """Deliver what waits, until a question has to be asked."""

@@ -5,6 +5,7 @@ from kvatlas_events.codec import (
     decode_batch,
     digest,
     encode_batch,
+    encode_header,
     snapshot_records,
 )
 from kvatlas_events.log import (
@@ -72,6 +73,7 @@ __all__ = [
     "decode_batch",
     "digest",
     "encode_batch",
+    "encode_header",
     "open_reader",
     "open_writers",
     "snapshot_records",

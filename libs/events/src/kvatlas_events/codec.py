@@ -70,6 +70,11 @@ def digest(hashes: Hashes) -> int:
     return int(np.bitwise_xor.reduce(hashes, initial=np.uint64(0)))
 
 
+def encode_header(header: Header) -> bytes:
+    """Return the bytes of a header by itself, for those who write records from columns."""
+    return _encode_header(header).SerializeToString()
+
+
 def encode_batch(batch: Batch) -> bytes:
     """Return the sealed record that carries `batch`.
 
@@ -97,14 +102,7 @@ def decode_batch(record: bytes) -> Batch:
     Raises:
         MalformedRecord: not a record, corrupt, or a batch that breaks the contract.
     """
-    if len(record) > RECORD_BYTES_MAX:
-        raise MalformedRecord(f"a record of {len(record)} bytes; at most {RECORD_BYTES_MAX}")
-    try:
-        message = pb.Batch.FromString(open_record(record))
-    except FrameError as error:
-        raise MalformedRecord(str(error)) from error
-    except DecodeError as error:
-        raise MalformedRecord("the payload is not an encoded batch") from error
+    message = _open(record)
     if wrong := _shape_error(message):
         raise MalformedRecord(wrong)
     return Batch(
@@ -116,24 +114,37 @@ def decode_batch(record: bytes) -> Batch:
     )
 
 
+def _open(record: bytes) -> pb.Batch:
+    if len(record) > RECORD_BYTES_MAX:
+        raise MalformedRecord(f"a record of {len(record)} bytes; at most {RECORD_BYTES_MAX}")
+    try:
+        return pb.Batch.FromString(open_record(record))
+    except FrameError as error:
+        raise MalformedRecord(str(error)) from error
+    except DecodeError as error:
+        raise MalformedRecord("the payload is not an encoded batch") from error
+
+
 def progress(record: bytes) -> Progress | None:
     """Tell how far a receiver is that has applied everything up to `record`.
 
-    None for a snapshot's part that is not its last.
+    None for a snapshot's part that is not its last. No event is looked at, since this is asked of
+    every record that is sent.
 
     Raises:
-        MalformedRecord: as `decode_batch`.
+        MalformedRecord: not a record, or corrupt.
     """
-    batch = decode_batch(record)
-    if batch.snapshot is not None and batch.snapshot.part + 1 < batch.snapshot.parts:
-        return None
-    if batch.snapshot is not None:
-        last_event_id = batch.snapshot.as_of_event_id
-    elif batch.heartbeat is not None:
-        last_event_id = batch.heartbeat.last_event_id
+    message = _open(record)
+    if message.HasField("snapshot"):
+        if message.snapshot.part + 1 < message.snapshot.parts:
+            return None
+        last_event_id = message.snapshot.as_of_event_id
+    elif message.HasField("heartbeat"):
+        last_event_id = message.heartbeat.last_event_id
     else:
-        last_event_id = batch.first_event_id + len(batch.events) - 1
-    return Progress(batch.header.worker, batch.header.epoch, last_event_id)
+        last_event_id = message.first_event_id + len(message.events) - 1
+    worker = Worker(message.header.worker.worker_id, message.header.worker.dp_rank)
+    return Progress(worker, message.header.epoch, last_event_id)
 
 
 def snapshot_records(

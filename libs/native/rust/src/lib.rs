@@ -4,6 +4,7 @@
 mod cell;
 mod channel;
 mod hashing;
+mod mirror;
 mod outbox;
 mod replica;
 
@@ -12,6 +13,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     hashing::register(module)?;
+    mirror::register(module)?;
     outbox::register(module)?;
     cell::register(module)?;
     replica::register(module)?;

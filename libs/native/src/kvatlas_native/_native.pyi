@@ -16,6 +16,105 @@ def chunk_hashes(
 ) -> NDArray[np.uint64]: ...
 def sequence_hashes(chunks: NDArray[np.uint64]) -> NDArray[np.uint64]: ...
 
+# --- the publisher's mirror (libs/mirror/rust) ---
+
+class Heard:
+    """What `EngineMirror.tell` made of a run of messages."""
+
+    taken: int
+    """How many of them; fewer than all only before one of another rank."""
+    other_rank: int | None
+    """The rank for which the first message not taken speaks."""
+    rank_said: bool
+    """A message named the expected rank."""
+    ts: float | None
+    """The engine's clock in the last message that could be read, seconds."""
+    stored_any: bool
+    """Blocks were announced with tokens that could be read."""
+    malformed: int
+    first_malformed: str | None
+    refusals: list[tuple[str, str]]
+    """(reason, detail) of the first refused event of each reason."""
+    block_size_at_first: int | None
+    """The engine's, if it was refused before any block that could be read."""
+
+class EngineMirror:
+    """One engine rank's cache in one life, and what it has to say until that is sealed.
+
+    Engine hashes are numbers of any width, tiers 0 to 3 from near to far. Not thread-safe.
+    """
+
+    def __init__(self, *, engine: str, block_size: int, blocks_max: int) -> None:
+        """Empty.
+
+        Args:
+            engine: whose messages `tell` gets: "vllm" or "sglang".
+            block_size: tokens of a block; stores of another size are refused and counted.
+            blocks_max: engine hashes held at most; further stores are refused and counted.
+        """
+    def tell(self, payloads: Sequence[bytes], dp_rank: int) -> Heard:
+        """Read messages' payloads and apply them, in order. A malformed one makes all suspect.
+
+        Stops before a message that names another rank than `dp_rank`.
+        """
+    def stored(
+        self,
+        hashes: Sequence[int],
+        parent: int | None,
+        tokens: NDArray[np.uint32],
+        tier: int,
+        *,
+        lora_name: str | None,
+        cache_salt: str | None,
+        items: Sequence[Sequence[int]] | None,
+    ) -> None:
+        """Add a decoded event to those that `apply` takes; `tokens`: (blocks * block_size,)."""
+    def stored_by_hash(self, hashes: Sequence[int], tier: int) -> None: ...
+    def removed(self, hashes: Sequence[int], tier: int) -> None: ...
+    def cleared(self, tier: int | None) -> None: ...
+    def refused(self, reason: str, blocks: int, *, may_hide_removal: bool) -> None: ...
+    def apply(self) -> None:
+        """Apply the decoded events as one message."""
+    def suspect_all(self) -> None:
+        """Something was lost that may have been a removal."""
+    @property
+    def pending_events(self) -> int:
+        """What was said and not sealed or taken yet."""
+    @property
+    def is_batch_full(self) -> bool:
+        """What waits fills a batch."""
+    def seal(self, header: bytes, first_event_id: int) -> list[tuple[int, bytes]]:
+        """The records of all that waits, each with its number of events; `header` is encoded."""
+    def take(self) -> list[tuple[str, int | None, int | None, NDArray[np.uint64]]]:
+        """All that waits instead: (store, remove or clear; parent; tier; hashes)."""
+    @property
+    def capacity_blocks(self) -> int:
+        """Of the engine's device tier; 0: unknown."""
+    @capacity_blocks.setter
+    def capacity_blocks(self, blocks: int) -> None: ...
+    @property
+    def held_blocks(self) -> int:
+        """Engine hashes held, published or not, over all tiers."""
+    @property
+    def suspect_blocks(self) -> int:
+        """Engine hashes whose removal may have been lost."""
+    @property
+    def suspects_removed(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int:
+        """Of what is held, links included; counted, not measured."""
+    @property
+    def blind_spots(self) -> list[str]:
+        """What the engine's release cannot tell apart, as far as it was seen."""
+    def unreachable_blocks(self) -> int:
+        """Sequence hashes held below a gap, and so not published. Walks the whole mirror."""
+    def unindexable(self) -> Mapping[str, int]:
+        """Blocks refused, by reason; an event that names no blocks counts as one."""
+    def digests(self) -> list[tuple[int, int]]:
+        """(number, XOR) of the published sequence hashes, by tier."""
+    def snapshot(self, tier: int) -> NDArray[np.uint64]:
+        """Copy the published set of a tier, in no order."""
+
 # --- the publisher's outbox (libs/events/rust) ---
 
 class Outbox:

@@ -7,20 +7,17 @@ from collections.abc import Sequence
 
 from kvatlas_engines import EngineEvent
 from kvatlas_events import (
-    BATCH_EVENTS_MAX,
-    BATCH_HASHES_MAX,
     Batch,
-    Event,
     Header,
     Heartbeat,
     Load,
-    Remove,
     Shutdown,
     ShutdownReason,
-    Store,
     encode_batch,
+    encode_header,
     snapshot_records,
 )
+from kvatlas_native import Heard
 from kvatlas_publisher.mirror import Mirror
 from kvatlas_publisher.recent import RecentRecords
 
@@ -43,51 +40,50 @@ class Life:
         self.header = header
         self.mirror = mirror
         self.recent = RecentRecords(recent_bytes_max)
-        self.last_event_id = 0
-        """Of the events said so far, sealed or not."""
-        self._pending: list[Event] = []
-        self._pending_hashes = 0
+        self._encoded_header = encode_header(header)
+        self._sealed_event_id = 0
         self._farewell: bytes | None = None
+
+    @property
+    def last_event_id(self) -> int:
+        """Of the events said so far, sealed or not."""
+        return self._sealed_event_id + self.mirror.pending_events
 
     @property
     def is_batch_full(self) -> bool:
         """What waits fills a batch."""
-        return len(self._pending) >= BATCH_EVENTS_MAX or self._pending_hashes >= BATCH_HASHES_MAX
+        return self.mirror.is_batch_full
 
     @property
     def pending_events(self) -> int:
         """What was said and is in no record yet."""
-        return len(self._pending)
+        return self.mirror.pending_events
+
+    def tell(self, payloads: Sequence[bytes]) -> Heard:
+        """Put an engine's messages into the mirror; what it says waits to be sealed."""
+        return self.mirror.tell(payloads, self.header.worker.dp_rank)
 
     def apply(self, events: Sequence[EngineEvent]) -> None:
-        """Put an engine's events into the mirror; what it says waits to be sealed."""
-        self._say(self.mirror.apply(events))
+        """The same, of one message that was decoded already."""
+        self.mirror.put(events)
 
     def shut_down(self, reason: ShutdownReason) -> bytes:
         """Return the record that ends this life; nothing may be pending, nothing may follow."""
-        self.last_event_id += 1
-        self._farewell = self._record(self.last_event_id, [Shutdown(reason)])
+        batch = Batch(
+            header=self.header,
+            first_event_id=self._sealed_event_id + 1,
+            events=(Shutdown(reason),),
+        )
+        self._farewell = encode_batch(batch)
+        self._keep(1, self._farewell)
         return self._farewell
 
     def seal(self) -> list[bytes]:
         """Return the records of all that waits, in order."""
-        records: list[bytes] = []
-        batch: list[Event] = []
-        hashes = 0
-        first = self.last_event_id - len(self._pending) + 1
-        for event in self._pending:
-            size = _hashes(event)
-            if batch and (len(batch) == BATCH_EVENTS_MAX or hashes + size > BATCH_HASHES_MAX):
-                records.append(self._record(first, batch))
-                first += len(batch)
-                batch, hashes = [], 0
-            batch.append(event)
-            hashes += size
-        if batch:
-            records.append(self._record(first, batch))
-        self._pending = []
-        self._pending_hashes = 0
-        return records
+        sealed = self.mirror.seal(self._encoded_header, self._sealed_event_id + 1)
+        for events, record in sealed:
+            self._keep(events, record)
+        return [record for _, record in sealed]
 
     def snapshot(self) -> list[bytes]:
         """Return the whole mirror as of the last event id, and the end, if it has come.
@@ -124,18 +120,6 @@ class Life:
         )
         return encode_batch(Batch(header=self.header, heartbeat=beat))
 
-    def _say(self, events: Sequence[Event]) -> None:
-        self._pending.extend(events)
-        self._pending_hashes += sum(map(_hashes, events))
-        self.last_event_id += len(events)
-
-    def _record(self, first_event_id: int, events: Sequence[Event]) -> bytes:
-        record = encode_batch(
-            Batch(header=self.header, first_event_id=first_event_id, events=tuple(events))
-        )
-        self.recent.add(first_event_id, len(events), record)
-        return record
-
-
-def _hashes(event: Event) -> int:
-    return len(event.sequence_hashes) if isinstance(event, Store | Remove) else 0
+    def _keep(self, events: int, record: bytes) -> None:
+        self.recent.add(self._sealed_event_id + 1, events, record)
+        self._sealed_event_id += events

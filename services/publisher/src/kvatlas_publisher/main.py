@@ -17,7 +17,8 @@ from kvatlas_chassis import (
 from kvatlas_publisher.engine_http import EngineHttp
 from kvatlas_publisher.metrics import SessionsCollector
 from kvatlas_publisher.rpc import RpcServer
-from kvatlas_publisher.session import Session, SessionSettings
+from kvatlas_publisher.session import Session
+from kvatlas_publisher.session_terms import SessionSettings
 from kvatlas_publisher.settings import (
     EngineSpec,
     PublisherSettings,

@@ -1,4 +1,4 @@
-"""Collects what the mirror has to say into as few events as say the same.
+"""Collects what the reference mirror has to say into as few events as say the same.
 
 A chain of blocks stored one by one is one `Store`, removals on one tier are one `Remove`. The order
 never changes, so every border between two events is a state that the mirror was in.

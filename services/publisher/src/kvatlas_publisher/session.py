@@ -1,6 +1,6 @@
 """One engine rank, from its sockets to the log, through all of its lives.
 
-    follower ──effects──▶ reader ──▶ life (mirror, event ids) ──records──▶ a delivery per transport
+    follower ──effects──▶ life (mirror, event ids) ──records──▶ a delivery per transport
 
 A life begins when the engine shows itself and ends when it restarts, when its history is lost, when
 it is gone, or when we leave. Each has an epoch of its own and begins with an empty mirror and event
@@ -16,14 +16,13 @@ import logging
 import os
 import socket
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from kvatlas_chassis import FatalError, SettingsError, TaskSet
-from kvatlas_engines import READERS, MalformedMessage, Reason, Stored, Unindexable, decode_payload
+from kvatlas_engines import READERS, MalformedMessage, Reason, decode_payload
 from kvatlas_engines.follower import Follower
-from kvatlas_engines.stream import Deliver, Effect, Hole, NewLife, StreamTiming
+from kvatlas_engines.stream import Deliver, DeliverRun, Effect, Hole, NewLife
 from kvatlas_events import (
     Header,
     LogWriter,
@@ -31,49 +30,20 @@ from kvatlas_events import (
     ShutdownReason,
     Worker,
 )
-from kvatlas_events.delivery import Delivery, DeliverySettings
+from kvatlas_events.delivery import Delivery
 from kvatlas_hashing import CONTRACT
+from kvatlas_native import Heard
 from kvatlas_publisher.engine_http import EngineHttp, Scrape, check_agreement
 from kvatlas_publisher.life import Life, next_epoch
 from kvatlas_publisher.mirror import Mirror
 from kvatlas_publisher.outlets import Outlets
+from kvatlas_publisher.session_terms import SessionCounters, SessionSettings
 from kvatlas_publisher.settings import EngineSpec
 
 log = logging.getLogger(__name__)
 
 _LOG_EVERY_S = 10.0
 _OWN_EPOCHS_MAX = 256  # older ones are in no outbox any more
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionSettings:
-    """What all sessions of a process share."""
-
-    instance_id: int
-    advertised_rpc: str
-    heartbeat_s: float = 1.0
-    engine_gone_s: float = 10.0
-    flush_s: float = 0.003
-    mirror_blocks_max: int = 4_000_000
-    replay_bytes_max: int = 8 << 20
-    timing: StreamTiming = field(default_factory=StreamTiming)
-    delivery: DeliverySettings | None = None
-
-
-@dataclass(slots=True)
-class SessionCounters:
-    """What happened over all lives; read by metrics."""
-
-    lives: int = 0
-    malformed_messages: int = 0
-    holes: int = 0
-    events: int = 0
-    records: int = 0
-    rejected: int = 0
-    lives_ended: Counter[str] = field(default_factory=Counter[str])
-    unindexable: Counter[Reason] = field(default_factory=Counter[Reason])
-    suspects_removed: int = 0
-    event_lag_s: float = 0.0
 
 
 class Session:
@@ -108,7 +78,7 @@ class Session:
         self._http = http
         self._now_unix_us = now_unix_us
         self._rank_known = spec.dp_rank is not None
-        self._reader = READERS[spec.engine](spec.block_size)
+        self._blind_spots = 0
         self._indexed_any = False
         self._highest_epoch = 0
         self._own_epochs: deque[int] = deque(maxlen=_OWN_EPOCHS_MAX)
@@ -185,59 +155,84 @@ class Session:
     # --- the engine's life ---
 
     def _on_effects(self, effects: Sequence[Effect]) -> None:
+        payloads: list[bytes] = []
         for effect in effects:
             match effect:
+                case DeliverRun():
+                    payloads.extend(effect.payloads)
                 case Deliver():
-                    self._on_message(effect)
+                    payloads.append(effect.payload)
                 case Hole():
+                    self._on_payloads(payloads)
                     self._on_hole(effect)
                 case NewLife():
+                    self._on_payloads(payloads)
                     self._on_new_life(effect)
                 case _:
                     continue
+        self._on_payloads(payloads)
         self._schedule_flush()
 
-    def _on_message(self, message: Deliver) -> None:
+    def _on_payloads(self, payloads: list[bytes]) -> None:
+        """Put a run of messages into the mirror, and empty the list."""
+        while payloads:
+            if self.life is None and not self._open_life(payloads[0]):
+                del payloads[0]
+                continue
+            heard = self._tell(payloads)
+            if heard.other_rank is not None:
+                self._settle_rank(heard.other_rank)
+            del payloads[: heard.taken]
+
+    def _open_life(self, payload: bytes) -> bool:
+        """Begin the life that a first message shows, of the rank that it names; False: none."""
+        reader = READERS[self.spec.engine](self.spec.block_size)
         try:
-            batch = decode_payload(message.payload, self._reader.order)
+            batch = decode_payload(payload, reader.order)
         except MalformedMessage as error:
-            self.counters.malformed_messages += 1
-            self._warn("malformed", "worker %s: malformed message: %s", self.worker, error)
-            if self.life is not None:
-                self.life.mirror.suspect_all()
-            return
+            self._on_malformed(1, str(error))
+            return False
         self._settle_rank(batch.dp_rank)
-        self.counters.event_lag_s = max(0.0, self._now_unix_us() / 1e6 - batch.ts)
+        self._begin_life()
+        return True
+
+    def _tell(self, payloads: Sequence[bytes]) -> Heard:
         life = self.life or self._begin_life()
-        blind_before = self._reader.blind_spots
-        events = self._reader.read(batch.events)
-        if self._reader.blind_spots != blind_before:
+        heard = life.tell(payloads)
+        if heard.malformed:
+            self._on_malformed(heard.malformed, heard.first_malformed or "")
+        if heard.ts is not None:
+            self.counters.event_lag_s = max(0.0, self._now_unix_us() / 1e6 - heard.ts)
+        if heard.block_size_at_first is not None and not self._indexed_any:
+            raise SettingsError(
+                f"kvatlas publisher: the engine's blocks are not of --block-size "
+                f"{self.spec.block_size}; use --block-size {heard.block_size_at_first}"
+            )
+        self._indexed_any = self._indexed_any or heard.stored_any
+        self._rank_known = self._rank_known or heard.rank_said
+        for reason, detail in heard.refusals:
+            if reason != Reason.OTHER_GROUP:  # a hybrid model's normal state; the counter tells
+                self._warn(reason, "worker %s: cannot index: %s: %s", self.worker, reason, detail)
+        self._check_sight(life)
+        if life.is_batch_full:
+            self._flush()
+        return heard
+
+    def _on_malformed(self, messages: int, what: str) -> None:
+        self.counters.malformed_messages += messages
+        self._warn("malformed", "worker %s: malformed message: %s", self.worker, what)
+
+    def _check_sight(self, life: Life) -> None:
+        """Warn once in a life of what the engine's release does not tell apart."""
+        blind_spots = life.mirror.blind_spots
+        if len(blind_spots) > self._blind_spots:
+            self._blind_spots = len(blind_spots)
             log.warning(
                 "worker %s: this engine release does not tell %s apart; blocks that differ only "
                 "in them are taken as equal",
                 self.worker,
-                " and ".join(sorted(self._reader.blind_spots)),
+                " and ".join(blind_spots),
             )
-        for event in events:
-            if isinstance(event, Unindexable):
-                self._on_unindexable(event)
-            elif isinstance(event, Stored):
-                self._indexed_any = True
-        life.apply(events)
-        if life.is_batch_full:
-            self._flush()
-
-    def _on_unindexable(self, event: Unindexable) -> None:
-        if event.reason is Reason.WRONG_BLOCK_SIZE and not self._indexed_any:
-            raise SettingsError(
-                f"kvatlas publisher: the engine's blocks are not of --block-size "
-                f"{self.spec.block_size}; use --block-size {event.block_size}"
-            )
-        if event.reason is Reason.OTHER_GROUP:
-            return  # a hybrid model's normal state; the counter tells
-        self._warn(
-            event.reason, "worker %s: cannot index: %s: %s", self.worker, event.reason, event.detail
-        )
 
     def _on_hole(self, hole: Hole) -> None:
         self.counters.holes += 1
@@ -265,8 +260,12 @@ class Session:
         self._own_epochs.append(epoch)
         self._ended_life = None
         self.counters.lives += 1
-        self._reader = READERS[self.spec.engine](self.spec.block_size)
-        mirror = Mirror(blocks_max=self._settings.mirror_blocks_max)
+        self._blind_spots = 0
+        mirror = Mirror(
+            engine=self.spec.engine,
+            block_size=self.spec.block_size,
+            blocks_max=self._settings.mirror_blocks_max,
+        )
         if self.scrape is not None:
             mirror.capacity_blocks = self.scrape.capacity_blocks
         header = Header(

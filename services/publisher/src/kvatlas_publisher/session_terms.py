@@ -1,0 +1,39 @@
+"""What a session is given by its process, and what it counts."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from kvatlas_engines import Reason
+from kvatlas_engines.stream import StreamTiming
+from kvatlas_events.delivery import DeliverySettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    """What all sessions of a process share."""
+
+    instance_id: int
+    advertised_rpc: str
+    heartbeat_s: float = 1.0
+    engine_gone_s: float = 10.0
+    flush_s: float = 0.003
+    mirror_blocks_max: int = 4_000_000
+    replay_bytes_max: int = 8 << 20
+    timing: StreamTiming = field(default_factory=StreamTiming)
+    delivery: DeliverySettings | None = None
+
+
+@dataclass(slots=True)
+class SessionCounters:
+    """What happened over all lives; read by metrics."""
+
+    lives: int = 0
+    malformed_messages: int = 0
+    holes: int = 0
+    events: int = 0
+    records: int = 0
+    rejected: int = 0
+    lives_ended: Counter[str] = field(default_factory=Counter[str])
+    unindexable: Counter[Reason] = field(default_factory=Counter[Reason])
+    suspects_removed: int = 0
+    event_lag_s: float = 0.0
