@@ -78,6 +78,11 @@ class Replica:
             memberships=answer.memberships,
         )
 
+    async def dump_bytes(self) -> int:
+        """Receive its whole state; the number of bytes."""
+        call = self._stub.Dump(indexer_pb2.DumpRequest())
+        return sum([len(message.arrow_ipc) async for message in call])
+
 
 @asynccontextmanager
 async def replica(address: str) -> AsyncGenerator[Replica]:

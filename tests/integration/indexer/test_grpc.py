@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from kvatlas_hashing import reference
+from kvatlas_verify.arrow import rows as arrow_rows
 from kvatlas_wire.v1 import events_pb2 as pb
 from kvatlas_wire.v1 import indexer_pb2 as rpc
 from kvatlas_wire.v1 import indexer_pb2_grpc as stubs
@@ -189,14 +190,45 @@ def check_health_and_reflection(address: str) -> None:
         assert "FindMatchesRequest" in [message.name for message in described.message_type]
 
 
-async def test_status_and_what_is_not_here_yet(stub: "stubs.IndexerAsyncStub") -> None:
+async def test_status_and_a_dump_that_makes_no_sense(stub: "stubs.IndexerAsyncStub") -> None:
     await ingest(stub, [Speaker(1).events(store(1, 2))])
     status = await stub.GetStatus(rpc.GetStatusRequest())
     assert (status.ready, status.cell, status.memberships) == (True, "blue", 2)
     assert [(log.transport, log.alive) for log in status.logs] == [("grpc", True)]
     with pytest.raises(grpc.aio.AioRpcError) as failure:
+        await anext(aiter(stub.Dump(rpc.DumpRequest(digests=True, resumable=True))))
+    assert failure.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_dump_is_an_arrow_stream_that_others_can_read(
+    stub: "stubs.IndexerAsyncStub",
+) -> None:
+    speaker = Speaker(7)
+    on_host = store(9, 2, tier=pb.TIER_HOST)
+    await ingest(stub, [Speaker(3).events(store(5)), speaker.events(store(2, 1), on_host)])
+    slices = [message.arrow_ipc async for message in stub.Dump(rpc.DumpRequest())]
+    rows = list(arrow_rows(iter(slices)))
+    assert [(row.worker_id, row.tier, row.event_id, row.blocks, row.digest) for row in rows] == [
+        (3, "device", 1, 1, 5),
+        (7, "device", 2, 2, 3),
+        (7, "host", 2, 2, 11),
+    ]
+    assert [row.sequence_hashes.tolist() for row in rows] == [[5], [1, 2], [2, 9]]
+
+
+async def test_only_so_many_dumps_run_at_a_time(stub: "stubs.IndexerAsyncStub") -> None:
+    # Never read, so they run: each takes more slices than a connection holds unread.
+    speaker = Speaker(1)
+    for first in range(0, 2_000_000, 50_000):
+        await ingest(stub, [speaker.events(store(*range(first, first + 50_000)))])
+    running = [stub.Dump(rpc.DumpRequest()) for _ in range(2)]
+    for call in running:
+        await call.initial_metadata()
+    with pytest.raises(grpc.aio.AioRpcError) as failure:
         await anext(aiter(stub.Dump(rpc.DumpRequest())))
-    assert failure.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert failure.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    for call in running:
+        call.cancel()
 
 
 async def test_the_admin_port_says_how_it_is(

@@ -14,7 +14,8 @@ from typing import NoReturn, Protocol
 from rich.console import Console
 
 from kvatlas_chassis import FatalError, SettingsError
-from kvatlas_loadtest.bench import find_matches, frontend, hashing
+from kvatlas_loadtest.bench import find_matches, frontend, hashing, replica_start
+from kvatlas_loadtest.bench.engine_events import run as engine_events
 from kvatlas_loadtest.bench.index import entry as index
 from kvatlas_loadtest.bench.rows import Row, rows_table, write_rows
 from kvatlas_loadtest.bench.visible import freshness, throughput
@@ -41,8 +42,10 @@ BENCHES: Mapping[str, Bench] = {
     "index": index.run,
     "find-matches": find_matches.run,
     "frontend": frontend.run,
+    "replica-start": replica_start.run,
     "log-to-visible": throughput.run,
     "freshness": freshness.run,
+    "engine-events": engine_events.run,
 }
 
 OWN_FLAGS: Mapping[str, OwnFlags] = {"index": index.Flags()}
