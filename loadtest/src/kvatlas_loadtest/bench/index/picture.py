@@ -21,6 +21,7 @@ _THEIRS = "#334155"
 _PANEL_INCHES = (7.6, 5.6)
 _DPI = 150
 _LABEL_POINTS = 8.5
+_LINE = 1.05  # height of a label's place, in heights of its text
 _KEY = (
     "filled: the whole stream, hollow: its first part · round: exact, square: inexact as published"
 )
@@ -159,7 +160,7 @@ def _labels(panel: Axes, canvas: FigureCanvasAgg, standing: Standing) -> None:
         )
         extent = text.get_window_extent(canvas.get_renderer())
         dx, dy, box = free_place(
-            points[at], (extent.width, extent.height), taken=taken, frame=frame
+            points[at], (extent.width, _LINE * extent.height), taken=taken, frame=frame
         )
         taken.append(box)
         text.set_position((dx, dy))
@@ -199,10 +200,10 @@ def free_place(
 def _offsets(width: float, height: float) -> list[tuple[float, float]]:
     """Places around a point, nearest first: right, left, above, below, then farther out."""
     rings: list[tuple[float, float]] = []
-    for right, up in product((1, -1, 0), range(-12, 13)):
+    for right, up in product((1, -1, 0), range(-48, 49)):
         dx = {1: 14.0, -1: -14.0 - width, 0: -width / 2}[right]
-        dy = up * height * 0.9 - height / 2
-        if right or abs(up) > 1:
+        dy = up * height / 4 - height / 2
+        if right or abs(up) > 5:  # noqa: PLR2004 - clear of the point itself
             rings.append((dx, dy))
     return sorted(
         rings, key=lambda offset: abs(offset[1] + height / 2) + 0.1 * abs(offset[0] - 14.0)
