@@ -197,12 +197,15 @@ impl ShardTable {
             search.advance();
             return None;
         }
-        if let Some(spare) = search.spare()
-            && takes_key(spare.word(), target.now)
-        {
-            spare.claim(search.hash, one);
-            self.held += 1;
-            return Some(true);
+        if let Some(spare) = search.spare() {
+            if takes_key(spare.word(), target.now) {
+                spare.claim(search.hash, one);
+                self.held += 1;
+                return Some(true);
+            }
+            // Another search in flight has taken it, perhaps for the same hash: on a line that this one has passed.
+            *search = Search::start(search.hash, target.directory, target.pin);
+            return None;
         }
         let free = marks(line, |entry| takes_key(entry.word(), target.now));
         let entry = &line[free.trailing_zeros() as usize % SLOTS_PER_LINE];

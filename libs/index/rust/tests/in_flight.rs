@@ -1,0 +1,47 @@
+//! Many searches of one call are under way at a time. None may pass by what another of them does.
+
+use kvatlas_index::{Index, IndexConfig, Tier, WorkerKey};
+
+/// Numbers that look random, the same in every run.
+fn spread(number: u64) -> u64 {
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+}
+
+/// In a nearly full table with some emptied slots, a search passes full lines, notes an emptied slot on them, and takes it
+/// at its end. A second search for the same block must not go by the first one's choice.
+#[test]
+fn a_block_named_twice_in_one_call_is_stored_once_also_in_place_of_an_emptied_one() {
+    for round in 0..300 {
+        let index = Index::new(IndexConfig {
+            shard_bits: 0,
+            initial_slots_per_shard: 64,
+        });
+        let worker = WorkerKey {
+            worker_id: 1,
+            dp_rank: 0,
+        };
+        let slot = index.allocate(worker).unwrap();
+        let blocks: Vec<u64> = (0..58).map(|at| spread(round * 64 + at)).collect();
+        let (held, new) = blocks.split_at(54);
+        index.store(slot, Tier::Device, held);
+        index.remove(slot, Tier::Device, &held[..10]);
+        // Nobody is pinned, so a few slices of the clean-up end the grace period of what was emptied.
+        for _ in 0..6 {
+            let _ = index.sweep(1);
+        }
+        let twice: Vec<u64> = new.iter().flat_map(|&block| [block, block]).collect();
+        assert_eq!(index.store(slot, Tier::Device, &twice), new.len());
+
+        let mut listed = index.hashes(slot, Tier::Device);
+        let mut wanted = [&held[10..], new].concat();
+        listed.sort_unstable();
+        wanted.sort_unstable();
+        assert_eq!(listed, wanted, "round {round}");
+        assert_eq!(index.remove(slot, Tier::Device, &twice), new.len());
+        assert!(
+            !new.iter()
+                .any(|&block| index.holds(slot, Tier::Device, block))
+        );
+    }
+}
