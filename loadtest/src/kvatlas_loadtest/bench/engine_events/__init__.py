@@ -1,0 +1,1 @@
+"""From an engine's socket to an answer: blocks a second, and what a publisher costs."""
