@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kvatlas_index::{FindOptions, Index, IndexConfig, Query, SlotId, Tier, WorkerKey};
 use parking_lot::RwLock;
 
-use crate::chain::chained;
 use crate::design::{Answer, Match, PrefixIndex};
 
 /// Table slots looked at in one slice of the sweep.
@@ -77,8 +76,7 @@ impl PrefixIndex for Flat {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        let hashes: Vec<u64> = chained(parent, chunks).map(|(_, hash)| hash).collect();
-        self.index.store(slot, Tier::Device, &hashes);
+        self.index.store_chunks(slot, Tier::Device, parent, chunks);
     }
 
     fn remove(&self, worker: u32, hashes: &[u64]) {

@@ -282,6 +282,7 @@ fn grow() {
     for _ in 0..3 {
         let (index, slots) = fresh(IndexConfig::default());
         store_all("store, grown from empty", &index, &slots, &all);
+        report_memory(&index);
     }
 }
 

@@ -1,9 +1,11 @@
 //! The public index: batches in, answers out.
 //!
-//! Every call is pinned from start to end: nothing it can reach
-//! is freed or used again meanwhile, neither memory nor worker slots.
+//! Every call is pinned from start to end: nothing it can reach is freed or used again meanwhile, neither memory nor
+//! worker slots. How changes go into the tables is told in [`crate::write`], how answers come out in [`crate::lookup`].
 
 use std::sync::Arc;
+
+use kvatlas_hashing::sequence_step;
 
 use crate::counters::{Counters, Events};
 use crate::grace::Grace;
@@ -94,6 +96,23 @@ impl Index {
     /// hold there yet. Nothing for a retired slot.
     pub fn store(&self, slot: SlotId, tier: Tier, sequence_hashes: &[u64]) -> usize {
         self.change::<true>(slot, tier, sequence_hashes.iter().copied())
+    }
+
+    /// As [`Self::store`], for blocks that are given by the hashes of their own tokens: the first follows the block whose
+    /// sequence hash is `parent`, or begins a prompt. Sequence hashes are computed while earlier ones wait for memory.
+    pub fn store_chunks(
+        &self,
+        slot: SlotId,
+        tier: Tier,
+        parent: Option<u64>,
+        chunk_hashes: &[u64],
+    ) -> usize {
+        let chained = chunk_hashes.iter().scan(parent, |last, &chunk| {
+            let hash = last.map_or(chunk, |parent| sequence_step(parent, chunk));
+            *last = Some(hash);
+            Some(hash)
+        });
+        self.change::<true>(slot, tier, chained)
     }
 
     /// Takes blocks from what a slot holds on a tier, in the order given; returns how many it did

@@ -4,10 +4,11 @@
 //! TLB, and walking the page tables costs more than the read itself; with pages of 2 MiB it does not. The system gives
 //! those only to whoever asks for large, aligned regions, so tables are not taken from the general allocator.
 //!
-//! Regions are mapped as needed, each a quarter of all before it. Free pieces are merged with their neighbours; a piece
-//! is cut from the smallest that has room. Whole pages inside free pieces are handed back to the system once
-//! what lies idle exceeds a sixteenth of what is in use. A page counts as taken from when a piece on it is first handed
-//! out.
+//! Shards that grow leave their pieces in about the order in which they took them, each for a larger one. So pieces are
+//! taken one behind another from fresh addresses, and not from holes: then whole pages come free behind, and are handed
+//! back to the system. Filling holes mixes the generations, and what small ones are left between them adds up to twice
+//! as much. In a fleet that no longer grows, pieces come free here and there, and whole pages do not; so holes are
+//! filled once too much lies idle. A page counts as taken from when a piece on it is first handed out.
 //!
 //! `unsafe` here: mapping, handing back and zeroing memory. Sound because a piece is handed out to one owner, who gives
 //! it back once ([`crate::zeroed::Zeroed`]), and only what is free is handed back or zeroed.
@@ -23,8 +24,12 @@ const PAGE: usize = 2 << 20;
 /// Pieces are multiples of this, and so aligned.
 const UNIT: usize = 256;
 const LARGEST_REGION: usize = 64 << 20;
-/// Of what is in use; more than that does not stay idle, if it can be handed back.
-const IDLE_SHARE: usize = 16;
+/// Of what is in use: more than that does not stay idle if whole pages of it can be handed back.
+const HAND_BACK_SHARE: usize = 32;
+/// Of what is in use: from then on holes are filled.
+const FILL_SHARE: usize = 6;
+/// Idle pages that are not worth a thought.
+const FREE_PAGES: usize = 4;
 
 /// Where tables come from. Share it by `Arc`.
 #[derive(Default)]
@@ -35,6 +40,9 @@ pub(crate) struct Pages {
 struct Region {
     first: NonNull<u8>,
     bytes: usize,
+    used_bytes: usize,
+    /// Offset from which on no piece was ever handed out.
+    fresh: usize,
     /// Per page, whether it may be other than zero, and takes memory.
     taken: Box<[bool]>,
 }
@@ -46,7 +54,9 @@ unsafe impl Send for Region {}
 struct Heap {
     /// By the address of their first byte.
     regions: BTreeMap<usize, Region>,
-    /// Free pieces: address to size, and the same the other way round.
+    /// The region that fresh pieces come from.
+    newest: usize,
+    /// Holes: address to size, and the same the other way round.
     free: BTreeMap<usize, usize>,
     by_size: BTreeSet<(usize, usize)>,
     mapped_bytes: usize,
@@ -83,24 +93,16 @@ impl Pages {
 
     /// Bytes of memory taken from the system, in whole pages, that no piece in use accounts for.
     pub fn idle_bytes(&self) -> usize {
-        let heap = self.heap.lock();
-        heap.taken_pages * PAGE - heap.used_bytes
+        self.heap.lock().idle_bytes()
     }
 }
 
 impl Heap {
     fn take(&mut self, bytes: usize) -> Option<Piece> {
-        let fitting = self.by_size.range((bytes, 0)..).next().copied();
-        let (size, address) = match fitting {
-            Some(piece) => piece,
-            None => self.map(bytes)?,
-        };
-        self.remove_free(address, size);
-        if size > bytes {
-            self.add_free(address + bytes, size - bytes);
-        }
-        self.used_bytes += bytes;
+        let address = self.take_hole(bytes).or_else(|| self.take_fresh(bytes))?;
         let (start, region) = self.regions.range_mut(..=address).next_back()?;
+        region.used_bytes += bytes;
+        self.used_bytes += bytes;
         let from = address - start;
         let mut dirty = Vec::new();
         for page in from / PAGE..=(from + bytes - 1) / PAGE {
@@ -118,12 +120,40 @@ impl Heap {
         Some(Piece { first, dirty })
     }
 
+    fn take_hole(&mut self, bytes: usize) -> Option<usize> {
+        if self.idle_bytes() <= self.used_bytes / FILL_SHARE + FREE_PAGES * PAGE {
+            return None;
+        }
+        let &(size, address) = self.by_size.range((bytes, 0)..).next()?;
+        self.remove_free(address, size);
+        if size > bytes {
+            self.add_free(address + bytes, size - bytes);
+        }
+        Some(address)
+    }
+
+    fn take_fresh(&mut self, bytes: usize) -> Option<usize> {
+        let has_room = |region: &Region| region.bytes - region.fresh >= bytes;
+        if !self.regions.get(&self.newest).is_some_and(has_room) {
+            self.map(bytes)?;
+        }
+        let region = self.regions.get_mut(&self.newest)?;
+        let address = self.newest + region.fresh;
+        region.fresh += bytes;
+        Some(address)
+    }
+
+    fn idle_bytes(&self) -> usize {
+        self.taken_pages * PAGE - self.used_bytes
+    }
+
     fn give(&mut self, mut address: usize, mut bytes: usize) {
         self.used_bytes -= bytes;
-        let Some((&start, region)) = self.regions.range(..=address).next_back() else {
+        let Some((&start, region)) = self.regions.range_mut(..=address).next_back() else {
             return;
         };
-        let end = start + region.bytes;
+        region.used_bytes -= bytes;
+        let (is_unused, end) = (region.used_bytes == 0, start + region.bytes);
         if let Some((&before, &size)) = self.free.range(start..address).next_back()
             && before + size == address
         {
@@ -138,7 +168,7 @@ impl Heap {
             bytes += size;
         }
         self.add_free(address, bytes);
-        if address == start && address + bytes == end {
+        if is_unused {
             self.unmap(start);
         }
         self.hand_back();
@@ -154,39 +184,40 @@ impl Heap {
         self.by_size.remove(&(bytes, address));
     }
 
-    /// Maps a region with room for `bytes`; returns the free piece that it is.
-    fn map(&mut self, bytes: usize) -> Option<(usize, usize)> {
+    /// Maps a region with room for `bytes`, where fresh pieces come from henceforth.
+    fn map(&mut self, bytes: usize) -> Option<()> {
         let usual = (self.mapped_bytes / 4).clamp(PAGE, LARGEST_REGION);
         let size = usual.max(bytes).next_multiple_of(PAGE);
         let first = system::map(size)?;
+        self.newest = first.addr().get();
         let region = Region {
             first,
             bytes: size,
+            used_bytes: 0,
+            fresh: 0,
             taken: vec![false; size / PAGE].into(),
         };
-        let address = first.addr().get();
-        self.regions.insert(address, region);
+        self.regions.insert(self.newest, region);
         self.mapped_bytes += size;
-        self.add_free(address, size);
-        Some((size, address))
+        Some(())
     }
 
-    /// Gives up a region of which nothing is in use.
+    /// Gives up a region of which nothing is in use, so that what was handed out of it is one hole.
     fn unmap(&mut self, start: usize) {
         if let Some(region) = self.regions.remove(&start) {
-            self.remove_free(start, region.bytes);
+            self.remove_free(start, region.fresh);
             self.mapped_bytes -= region.bytes;
             self.taken_pages -= region.taken.iter().filter(|&&taken| taken).count();
-            // SAFETY: mapped with that size, and all of it was free.
+            // SAFETY: mapped with that size, and all of it is free.
             unsafe { system::unmap(region.first, region.bytes) };
         }
     }
 
     /// Hands whole pages inside free pieces back to the system, as long as too much lies idle.
     fn hand_back(&mut self) {
-        let may_stay = self.used_bytes / IDLE_SHARE + 2 * PAGE;
+        let may_stay = self.used_bytes / HAND_BACK_SHARE + FREE_PAGES / 2 * PAGE;
         for &(size, address) in self.by_size.iter().rev() {
-            if size < PAGE || self.taken_pages * PAGE - self.used_bytes <= may_stay {
+            if size < PAGE || self.taken_pages * PAGE <= self.used_bytes + may_stay {
                 return;
             }
             let Some((start, region)) = self.regions.range_mut(..=address).next_back() else {

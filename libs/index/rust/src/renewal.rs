@@ -28,7 +28,7 @@ pub(crate) fn fitting_slots(held: usize) -> usize {
 }
 
 /// From one table to the next of a shard that grows.
-const GROWTH: f64 = 1.6;
+const GROWTH: f64 = 1.5;
 /// A table that has grown is less full than this.
 const MOST_FULL_AFTER_GROWTH: f64 = 0.7;
 

@@ -9,7 +9,7 @@ pub struct IndexConfig {
     /// own. Many small shards keep each growth short. At most 16.
     pub shard_bits: u32,
     /// Table slots (16 bytes each) a shard gets when its first block arrives; never fewer than
-    /// 16. Shards start up to 1.4 times as large as this, each by another factor, so that their growths
+    /// 16. Shards start up to 1.5 times as large as this, each by another factor, so that their growths
     /// spread evenly.
     pub initial_slots_per_shard: usize,
 }
@@ -17,7 +17,7 @@ pub struct IndexConfig {
 impl Default for IndexConfig {
     fn default() -> Self {
         Self {
-            shard_bits: 12,
+            shard_bits: 10,
             initial_slots_per_shard: 16,
         }
     }
