@@ -12,8 +12,9 @@ kvatlas-loadgen: native load for the benchmarks of kvatlas
   kvatlas-loadgen hashing [--rounds N] time the hash contract beside plain XXH3; prints one line of JSON
   kvatlas-loadgen index-stream FLAGS   make an operation stream of a trace
   kvatlas-loadgen index-play FLAGS     play a stream on an index, once; prints one line of JSON
+  kvatlas-loadgen index-micro FLAGS    time single calls of an index; prints lines of JSON
   kvatlas-loadgen index-designs        print the indexes there are, as JSON
-  (index-stream --help, index-play --help print their flags)
+  (the index-… subcommands print their flags by --help)
 
 The first two send the same fleet: every worker holds --blocks blocks, namely 8 prefixes of --depth / 4 blocks
 that all workers share, and conversations of --depth blocks of its own that each begin with one of

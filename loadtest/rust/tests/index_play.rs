@@ -168,3 +168,37 @@ fn bad_input_ends_in_one_line() {
     assert_eq!(make(trace, "x", &["--workers", "0"]).0, 2);
     assert_eq!(refused(&["index-designs", "--all"]).0, 2);
 }
+
+#[test]
+fn single_calls_are_timed_in_lines_of_json() {
+    for design in ["flat index", "radix tree, actor"] {
+        let output = run(&["index-micro", "--quick", "--design", design]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        let lines: Vec<serde_json::Value> = String::from_utf8(output.stdout)
+            .unwrap()
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let of = |operation: &str| {
+            let lines = lines.iter().filter(|line| line["operation"] == operation);
+            lines.cloned().collect::<Vec<_>>()
+        };
+        for operation in ["query", "store", "remove", "empty", "size"] {
+            assert!(!of(operation).is_empty(), "{design}: {operation}");
+        }
+        let flat = design == "flat index";
+        assert_eq!(of("retire").len(), usize::from(flat));
+        assert_eq!(of("sweep").len(), usize::from(flat));
+        assert_eq!(of("query").iter().any(|line| line["limit"] == 32), flat);
+        assert!(
+            of("query")
+                .iter()
+                .all(|line| line["us"].as_f64() > Some(0.0))
+        );
+    }
+    assert_eq!(
+        refused(&["index-micro", "--large", "--design", "radix tree"]).0,
+        2
+    );
+}

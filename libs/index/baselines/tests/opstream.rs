@@ -277,7 +277,7 @@ fn a_stream_written_record_by_record_is_the_one_written_at_once() {
 #[test]
 fn a_stream_that_was_not_finished_is_none() {
     let mut file = std::io::Cursor::new(Vec::new());
-    drop(StreamSink::new(&mut file, SHAPE).expect("memory takes it"));
+    let _unfinished = StreamSink::new(&mut file, SHAPE).expect("memory takes it");
     let error = OpStream::read(&file.into_inner()[..]).expect_err("it has no header");
     assert!(error.to_string().contains("the magic"), "{error}");
 }

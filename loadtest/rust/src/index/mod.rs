@@ -7,13 +7,15 @@
 //! 4. [`pace`], [`play`], [`cpu`], [`played`] – when a record is due; the issuing thread and those that
 //!    apply; what they cost; what a trial gave
 //! 5. [`verify`] – whether the answers are right afterwards
-//! 6. [`stream_command`], [`play_command`] – what the subcommands read and print
+//! 6. [`micro`] – single calls
+//! 7. [`stream_command`], [`play_command`] – what the subcommands read and print
 
 mod args;
 mod arrivals;
 mod cache;
 mod cpu;
 mod engine;
+mod micro;
 mod pace;
 mod play;
 mod play_command;
@@ -43,10 +45,11 @@ impl From<String> for Refusal {
 }
 
 /// Runs the subcommand, if it is one of these.
-pub fn command(name: &str, words: &[String], allocator: &Counting) -> Option<ExitCode> {
+pub fn command(name: &str, words: &[String], allocator: &'static Counting) -> Option<ExitCode> {
     let done = match name {
         "index-stream" => stream_command::run(words),
         "index-play" => play_command::run(words, allocator),
+        "index-micro" => micro::run(words, allocator),
         "index-designs" => play_command::designs(words),
         _ => return None,
     };

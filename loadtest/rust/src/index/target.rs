@@ -7,7 +7,9 @@
 use kvatlas_baselines::catalogue::Design;
 use kvatlas_baselines::{Answer, PrefixIndex};
 use kvatlas_hashing::sequence_step;
-use kvatlas_index::{FindOptions, Index, IndexConfig, Matches, Query, SlotId, Tier, WorkerKey};
+use kvatlas_index::{
+    FindOptions, Index, IndexConfig, Matches, Pairs, Query, SlotId, Tier, WorkerKey,
+};
 
 /// Name of the flat index in the catalogue.
 pub const FLAT: &str = "flat index";
@@ -17,6 +19,7 @@ pub const FLAT: &str = "flat index";
 pub struct Scratch {
     answer: Answer,
     matches: Matches,
+    pairs: Pairs,
     hashes: Vec<u64>,
 }
 
@@ -28,6 +31,14 @@ pub trait Target: Sync {
     fn remove(&self, worker: u32, hashes: &[u64]);
     /// Looks a prompt up; what was found stays in `scratch`.
     fn find(&self, scratch: &mut Scratch, chunks: &[u64]);
+    /// The same by sequence hashes; false if the index takes none.
+    fn find_hashed(&self, _: &mut Scratch, _hashes: &[u64]) -> bool {
+        false
+    }
+    /// From now on answers name at most so many workers; 0 for all. False if the index has no limit.
+    fn set_limit(&mut self, _limit: usize) -> bool {
+        false
+    }
     /// What was found last, as (worker, depth), sorted.
     fn found(&self, scratch: &Scratch) -> Vec<(u32, u32)>;
     /// Returns when all is applied, and what was put off is done.
@@ -72,7 +83,11 @@ impl Target for Common {
 pub struct Flat {
     index: Index,
     slots: Vec<SlotId>,
+    /// Workers by the numbers of their slots.
+    owners: Vec<u32>,
     options: FindOptions<'static>,
+    /// Answers are pairs of slot and depth, else ordered ids.
+    pairs: bool,
 }
 
 impl Flat {
@@ -83,6 +98,7 @@ impl Flat {
     pub fn new(
         config: IndexConfig,
         options: FindOptions<'static>,
+        pairs: bool,
         workers: u32,
     ) -> Result<Self, String> {
         let index = Index::new(config);
@@ -94,12 +110,33 @@ impl Flat {
             index.publish(slot);
             Ok(slot)
         });
-        let slots = slots.collect::<Result<_, kvatlas_index::IndexError>>();
+        let slots = slots.collect::<Result<Vec<SlotId>, kvatlas_index::IndexError>>();
+        let slots = slots.map_err(|error| error.to_string())?;
+        let end = slots
+            .iter()
+            .map(|slot| usize::from(slot.number()) + 1)
+            .max();
+        let mut owners = vec![0; end.unwrap_or(0)];
+        for (worker, slot) in (0..).zip(&slots) {
+            owners[usize::from(slot.number())] = worker;
+        }
         Ok(Self {
-            slots: slots.map_err(|error| error.to_string())?,
+            slots,
+            owners,
             index,
             options,
+            pairs,
         })
+    }
+
+    #[inline]
+    fn look_up(&self, scratch: &mut Scratch, query: Query<'_>) {
+        if self.pairs {
+            self.index
+                .find_pairs(query, &self.options, &mut scratch.pairs);
+        } else {
+            self.index.find(query, &self.options, &mut scratch.matches);
+        }
     }
 
     /// A table that has room for so many blocks from the start.
@@ -131,17 +168,29 @@ impl Target for Flat {
     }
 
     fn find(&self, scratch: &mut Scratch, chunks: &[u64]) {
-        let query = Query::ChunkHashes(chunks);
-        self.index.find(query, &self.options, &mut scratch.matches);
+        self.look_up(scratch, Query::ChunkHashes(chunks));
+    }
+
+    fn find_hashed(&self, scratch: &mut Scratch, hashes: &[u64]) -> bool {
+        self.look_up(scratch, Query::SequenceHashes(hashes));
+        true
+    }
+
+    fn set_limit(&mut self, limit: usize) -> bool {
+        self.options.limit = limit;
+        true
     }
 
     fn found(&self, scratch: &Scratch) -> Vec<(u32, u32)> {
-        let Matches {
-            workers, depths, ..
-        } = &scratch.matches;
-        // Worker ids were made of 32 bits.
-        let workers = workers.iter().map(|key| key.worker_id as u32);
-        let mut found: Vec<_> = workers.zip(depths.iter().copied()).collect();
+        let (matches, pairs) = (&scratch.matches, &scratch.pairs);
+        let mut found: Vec<(u32, u32)> = if self.pairs {
+            let owner = |&number: &u16| self.owners[usize::from(number)];
+            let workers = pairs.slots.iter().map(owner);
+            workers.zip(pairs.depths.iter().copied()).collect()
+        } else {
+            let workers = matches.workers.iter().map(|key| key.worker_id as u32);
+            workers.zip(matches.depths.iter().copied()).collect()
+        };
         found.sort_unstable();
         found
     }
@@ -187,5 +236,5 @@ pub fn make(design: &Design, options: &Options, workers: u32) -> Result<Box<dyn 
     let config = options
         .sized_for
         .map_or_else(IndexConfig::default, Flat::sized_for);
-    Ok(Box::new(Flat::new(config, find, workers)?))
+    Ok(Box::new(Flat::new(config, find, options.pairs, workers)?))
 }
