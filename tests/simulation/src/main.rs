@@ -1,0 +1,81 @@
+//! Runs seeds: `--seeds A..B`, or one of them, `--seed N --trace`, to see what happens in it.
+
+use std::process::ExitCode;
+
+use kvatlas_simulation::{Without, run};
+
+const USAGE: &str =
+    "usage: kvatlas-simulation (--seeds A..B | --seed N) [--trace] [--without dedup|fencing]";
+
+struct Flags {
+    seeds: std::ops::Range<u64>,
+    trace: bool,
+    without: Option<Without>,
+}
+
+fn parse(mut words: impl Iterator<Item = String>) -> Option<Flags> {
+    let mut flags = Flags {
+        seeds: 0..1_000,
+        trace: false,
+        without: None,
+    };
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--seeds" => {
+                let range = words.next()?;
+                let (from, to) = range.split_once("..")?;
+                flags.seeds = from.parse().ok()?..to.parse().ok()?;
+            }
+            "--seed" => {
+                let seed = words.next()?.parse().ok()?;
+                flags.seeds = seed..seed + 1;
+            }
+            "--trace" => flags.trace = true,
+            "--without" => {
+                flags.without = Some(match words.next()?.as_str() {
+                    "dedup" => Without::Dedup,
+                    "fencing" => Without::Fencing,
+                    _ => return None,
+                });
+            }
+            _ => return None,
+        }
+    }
+    Some(flags)
+}
+
+fn main() -> ExitCode {
+    let Some(flags) = parse(std::env::args().skip(1)) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let (mut failed, mut appended, mut faults, mut attempts) = (0_u64, 0, 0, 0);
+    let seeds = flags.seeds.end.saturating_sub(flags.seeds.start);
+    for seed in flags.seeds {
+        let mut trace = |at_ms: u64, what: String| {
+            if flags.trace {
+                println!("{at_ms:>6} ms  {what}");
+            }
+        };
+        let report = run(seed, flags.without, &mut trace);
+        appended += report.appended;
+        faults += report.faults;
+        attempts += report.attempts;
+        if let Some(failure) = report.failure {
+            failed += 1;
+            println!(
+                "seed {seed} fails after {} ms: {}",
+                failure.at_ms, failure.what
+            );
+            println!("  cargo run --release -p kvatlas-simulation -- --seed {seed} --trace");
+        }
+    }
+    println!(
+        "{seeds} seeds, {failed} failed; {appended} records, {faults} faults, {attempts} recoveries"
+    );
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

@@ -1,0 +1,248 @@
+//! An indexer process: the real cell over the real index, what reaches it of the logs, and whether it
+//! would answer.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use kvatlas_cell::{Cell, CellConfig};
+use kvatlas_events::sequencer::Limits;
+use kvatlas_index::{FindOptions, Matches, Query};
+
+use crate::log::{Log, Place, Record};
+use crate::plan::{HOLD_BACK_MS, LEASE_MS, Plan, RECOVER_MS};
+use crate::record::{BLOCK_SIZE, CELL, MODEL};
+use crate::recovery::Recovery;
+use crate::rng::Rng;
+use crate::tamper::Tamper;
+
+const TRANSPORTS: [&str; 2] = ["redis", "kafka"];
+const CAUGHT_UP_WITHIN_MS: u64 = RECOVER_MS;
+/// How many moments of its own clock a replica remembers.
+const MOMENTS_MAX: usize = 256;
+
+/// What it knows of one log.
+#[derive(Clone, Copy, Default, Debug)]
+struct Reading {
+    place: Place,
+    /// The head at the first read.
+    goal: Option<u64>,
+    caught_up: bool,
+    answers: bool,
+    at_head: bool,
+}
+
+/// A record on its way.
+#[derive(Debug)]
+struct Late {
+    due_ms: u64,
+    log: usize,
+    record: Record,
+    appended_ms: u64,
+}
+
+/// One replica.
+pub struct Replica {
+    /// The state machine under test.
+    pub cell: Cell,
+    /// It runs.
+    pub up: bool,
+    /// Its recoveries.
+    pub recovery: Recovery,
+    skew_ms: i64,
+    readings: Vec<Reading>,
+    late: Vec<Late>,
+    tamper: Tamper,
+    caught_up_ms: Option<u64>,
+    ready: bool,
+    /// Real time against the time in which it read the head of a log.
+    moments: VecDeque<(u64, u64)>,
+    matches: Matches,
+}
+
+impl Replica {
+    /// A process that has just started: it knows nothing and reads from the beginning.
+    #[must_use]
+    pub fn start(plan: &Plan, skew_ms: i64) -> Self {
+        Self {
+            cell: Cell::new(config()),
+            up: true,
+            recovery: Recovery::default(),
+            skew_ms,
+            readings: vec![Reading::default(); plan.logs],
+            late: Vec::new(),
+            tamper: Tamper::default(),
+            caught_up_ms: None,
+            ready: false,
+            moments: VecDeque::new(),
+            matches: Matches::default(),
+        }
+    }
+
+    /// Its clock's difference.
+    #[must_use]
+    pub fn skew_ms(&self) -> i64 {
+        self.skew_ms
+    }
+
+    /// Whether it answers look-ups.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.up && self.ready
+    }
+
+    /// Whether recoveries may begin.
+    #[must_use]
+    pub fn may_recover(&self) -> bool {
+        self.up && self.readings.iter().all(|reading| reading.caught_up)
+    }
+
+    /// Read some of a log. What is read is lost, repeated and delayed while `faulty`.
+    pub fn read(
+        &mut self,
+        place: usize,
+        log: &Log,
+        plan: &Plan,
+        faulty: bool,
+        rng: &mut Rng,
+        now_ms: u64,
+    ) {
+        let reading = &mut self.readings[place];
+        let slice = log.read(reading.place, plan.read_records, now_ms);
+        reading.answers = slice.is_some();
+        let Some(slice) = slice else {
+            reading.at_head = false;
+            self.cell.set_log_status(TRANSPORTS[place], false, 0, 0);
+            return;
+        };
+        let goal = *reading.goal.get_or_insert(log.head());
+        reading.place = slice.place;
+        reading.at_head = slice.at_head;
+        reading.caught_up |= log.has_passed(slice.place, goal);
+        for (record, appended_ms) in slice.records {
+            let rate = |rng: &mut Rng, per_mille| faulty && rng.chance(per_mille);
+            if rate(rng, plan.drop_per_mille) {
+                continue;
+            }
+            let repeated = rate(rng, plan.duplicate_per_mille);
+            let delayed = rate(rng, plan.delay_per_mille);
+            let late = |rng: &mut Rng| Late {
+                due_ms: now_ms + rng.between(1, 600),
+                log: place,
+                record: record.clone(),
+                appended_ms,
+            };
+            if repeated {
+                self.late.push(late(rng));
+            }
+            if delayed {
+                self.late.push(late(rng));
+            } else {
+                self.apply(&record, TRANSPORTS[place], appended_ms, plan, now_ms);
+            }
+        }
+        self.cell.set_log_status(TRANSPORTS[place], true, 0, 0);
+    }
+
+    /// What was delayed so long arrives.
+    pub fn arrive(&mut self, plan: &Plan, now_ms: u64) {
+        let due = |late: &mut Late| late.due_ms <= now_ms;
+        let due: Vec<Late> = self.late.extract_if(.., due).collect();
+        for late in due {
+            let transport = TRANSPORTS[late.log];
+            self.apply(&late.record, transport, late.appended_ms, plan, now_ms);
+        }
+    }
+
+    /// What a publisher answered arrives.
+    pub fn take_answer(&mut self, records: &[Record], plan: &Plan, now_ms: u64) {
+        let appended_ms = self.clock(now_ms);
+        for record in records {
+            self.apply(record, "recovery", appended_ms, plan, now_ms);
+        }
+    }
+
+    /// Time passes.
+    pub fn tick(&mut self, passed_ms: u64, now_ms: u64) {
+        let alive = self.readings.iter().any(|reading| reading.answers);
+        self.cell.tick(self.clock(now_ms), alive);
+        drop(self.cell.take_notices());
+        let last = self.moments.back().map_or(0, |&(_, read)| read);
+        let at_head = self.readings.iter().all(|reading| reading.at_head);
+        let read_ms = last + if at_head { passed_ms } else { 0 };
+        self.moments.push_back((now_ms, read_ms));
+        while self.moments.len() > MOMENTS_MAX {
+            self.moments.pop_front();
+        }
+        if !self.ready && self.may_recover() {
+            let since = *self.caught_up_ms.get_or_insert(now_ms);
+            let recovering = self.cell.gauges().get("recoveries_running").copied();
+            self.ready = recovering == Some(0) || now_ms - since >= CAUGHT_UP_WITHIN_MS;
+        }
+    }
+
+    /// The last moment from which on it read the log's head for `read_ms`; `None`: it has not for so long.
+    #[must_use]
+    pub fn moment_before(&self, read_ms: u64) -> Option<u64> {
+        let &(_, last) = self.moments.back()?;
+        let then = self.moments.iter().rev();
+        let mut before = then.filter(|&&(_, read)| read + read_ms <= last);
+        before.next().map(|&(at, _)| at)
+    }
+
+    /// Who holds how much of a prompt, by worker.
+    pub fn find(&mut self, hashes: &[u64], exact: bool) -> BTreeMap<u64, usize> {
+        let options = FindOptions {
+            exact,
+            ..FindOptions::default()
+        };
+        let query = Query::SequenceHashes(hashes);
+        self.cell.find(query, &options, &mut self.matches);
+        let workers = self.matches.workers.iter().map(|key| key.worker_id);
+        let depths = self.matches.depths.iter().map(|&depth| depth as usize);
+        workers.zip(depths).collect()
+    }
+
+    fn apply(
+        &mut self,
+        record: &Record,
+        transport: &str,
+        appended_ms: u64,
+        plan: &Plan,
+        now_ms: u64,
+    ) {
+        let tampered;
+        let record = match plan.without {
+            Some(without) => {
+                tampered = self.tamper.rewrite(record, &self.cell, without);
+                &tampered
+            }
+            None => record,
+        };
+        let now_ms = self.clock(now_ms);
+        self.cell
+            .apply([(&record[..], appended_ms)], transport, now_ms);
+    }
+
+    fn clock(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_add_signed(self.skew_ms)
+    }
+}
+
+fn config() -> CellConfig {
+    CellConfig {
+        cell: CELL.to_owned(),
+        model: MODEL.to_owned(),
+        block_size: BLOCK_SIZE,
+        hash_contract: kvatlas_hashing::CONTRACT.to_owned(),
+        replica_id: "replica".to_owned(),
+        version: "simulated".to_owned(),
+        lease_ms: LEASE_MS,
+        limits: Limits {
+            hold_back_batches: 8,
+            hold_back_ms: HOLD_BACK_MS,
+            recover_ms: RECOVER_MS,
+            snapshot_parts: 64,
+            snapshot_hashes: 1_024,
+        },
+        memory_bytes_max: 1 << 30,
+    }
+}
