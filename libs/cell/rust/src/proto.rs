@@ -84,7 +84,19 @@ impl<'a> Fields<'a> {
         Self { rest: message }
     }
 
+    /// Keys, tags and most lengths take one byte.
+    #[inline]
     fn varint(&mut self) -> Result<u64, Malformed> {
+        match self.rest.split_first() {
+            Some((&byte, rest)) if byte < 0x80 => {
+                self.rest = rest;
+                Ok(u64::from(byte))
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Result<u64, Malformed> {
         let mut value = 0u64;
         for (place, &byte) in self.rest.iter().take(10).enumerate() {
             value |= u64::from(byte & 0x7f) << (7 * place);
@@ -99,6 +111,7 @@ impl<'a> Fields<'a> {
         Err(Malformed("a varint has no end"))
     }
 
+    #[inline]
     fn take(&mut self, len: u64) -> Result<&'a [u8], Malformed> {
         let len = usize::try_from(len).map_err(|_| Malformed("a length is out of range"))?;
         let (taken, rest) = self
@@ -109,6 +122,7 @@ impl<'a> Fields<'a> {
         Ok(taken)
     }
 
+    #[inline]
     fn field(&mut self) -> Result<(u32, Value<'a>), Malformed> {
         let key = self.varint()?;
         let number =
@@ -144,6 +158,7 @@ impl<'a> Fields<'a> {
 impl<'a> Iterator for Fields<'a> {
     type Item = Result<(u32, Value<'a>), Malformed>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         (!self.rest.is_empty()).then(|| self.field().inspect_err(|_| self.rest = &[]))
     }

@@ -7,6 +7,7 @@
 mod dump;
 mod find_matches;
 mod front;
+mod ingest;
 mod rpc;
 mod stream;
 

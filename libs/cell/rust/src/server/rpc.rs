@@ -16,6 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::find_matches::check_terms;
+use super::ingest::ingest;
 use super::{Clock, Stopping, dump};
 use crate::cell::Cell;
 use crate::counters::Count;
@@ -78,12 +79,15 @@ impl Indexer for Rpc {
         request: Request<Streaming<v1::IngestRequest>>,
     ) -> Result<Response<Self::IngestStream>, Status> {
         let (answers, stream) = mpsc::channel(4);
-        let ingest = Ingest {
-            cell: Arc::clone(&self.cell),
-            clock: self.clock,
+        let cell = Arc::clone(&self.cell);
+        let stopping = self.stopping.clone();
+        tokio::spawn(ingest(
+            cell,
+            self.clock,
+            request.into_inner(),
             answers,
-        };
-        tokio::spawn(ingest.run(request.into_inner(), self.stopping.clone()));
+            stopping,
+        ));
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
@@ -161,53 +165,4 @@ fn introduce(cell: &Cell, message: &mut v1::WatchWorkersResponse) {
     message.model.clone_from(&cell.config.model);
     message.block_size = cell.config.block_size;
     message.hash_contract.clone_from(&cell.config.hash_contract);
-}
-
-struct Ingest {
-    cell: Arc<Cell>,
-    clock: Clock,
-    answers: mpsc::Sender<Result<v1::IngestResponse, Status>>,
-}
-
-impl Ingest {
-    async fn run(
-        self,
-        mut requests: Streaming<v1::IngestRequest>,
-        mut stopping: watch::Receiver<Stopping>,
-    ) {
-        loop {
-            let request = tokio::select! {
-                request = requests.message() => request,
-                _ = stopping.wait_for(Option::is_some) => {
-                    Err(Status::unavailable("this replica is stopping"))
-                }
-            };
-            let answer = match request {
-                Ok(Some(request)) => self.take(request.records).await,
-                Ok(None) => return,
-                Err(status) => Err(status),
-            };
-            let over = answer.is_err();
-            if self.answers.send(answer).await.is_err() || over {
-                return;
-            }
-        }
-    }
-
-    async fn take(&self, records: Vec<Vec<u8>>) -> Result<v1::IngestResponse, Status> {
-        let cell = Arc::clone(&self.cell);
-        let now_ms = (self.clock)();
-        off_thread(move || {
-            cell.counters.add(Count::IngestRequests);
-            let records = records.iter().map(|record| (record.as_slice(), now_ms));
-            let applied = cell.apply(records, "grpc", now_ms);
-            v1::IngestResponse {
-                accepted: applied.accepted,
-                rejected: applied.rejected,
-                first_rejection: applied.first_rejection.unwrap_or_default(),
-                positions: cell.positions(&applied.workers),
-            }
-        })
-        .await
-    }
 }

@@ -1,0 +1,97 @@
+//! `Ingest`: publishers push their records, each request is answered when it is applied.
+//!
+//! One task reads requests, another applies them, so that a stream's next request is received while
+//! the one before goes into the index; requests that wait together are applied in one go. A stream
+//! whose requests come faster than they are applied is not read any further, and its sender waits.
+
+use std::sync::Arc;
+
+use kvatlas_wire::v1;
+use tokio::sync::{mpsc, watch};
+use tonic::{Status, Streaming};
+
+use super::rpc::off_thread;
+use super::{Clock, Stopping};
+use crate::cell::Cell;
+use crate::counters::Count;
+
+/// Requests of one stream that are received and not yet applied.
+const WAITING_MAX: usize = 2;
+
+type Request = Result<v1::IngestRequest, Status>;
+type Answer = Result<v1::IngestResponse, Status>;
+
+/// Serve one stream until it ends, its caller is gone or the server stops.
+pub async fn ingest(
+    cell: Arc<Cell>,
+    clock: Clock,
+    requests: Streaming<v1::IngestRequest>,
+    answers: mpsc::Sender<Answer>,
+    stopping: watch::Receiver<Stopping>,
+) {
+    let (received, waiting) = mpsc::channel(WAITING_MAX);
+    tokio::join!(
+        receive(requests, received, stopping),
+        answer(cell, clock, waiting, answers)
+    );
+}
+
+async fn receive(
+    mut requests: Streaming<v1::IngestRequest>,
+    received: mpsc::Sender<Request>,
+    mut stopping: watch::Receiver<Stopping>,
+) {
+    loop {
+        let request = tokio::select! {
+            request = requests.message() => request.transpose(),
+            _ = stopping.wait_for(Option::is_some) => {
+                Some(Err(Status::unavailable("this replica is stopping")))
+            }
+            () = received.closed() => None,
+        };
+        let Some(request) = request else { return };
+        let is_last = request.is_err();
+        if received.send(request).await.is_err() || is_last {
+            return;
+        }
+    }
+}
+
+async fn answer(
+    cell: Arc<Cell>,
+    clock: Clock,
+    mut waiting: mpsc::Receiver<Request>,
+    answers: mpsc::Sender<Answer>,
+) {
+    let mut requests = Vec::with_capacity(WAITING_MAX);
+    while waiting.recv_many(&mut requests, WAITING_MAX).await > 0 {
+        let (cell, now_ms) = (Arc::clone(&cell), clock());
+        let taken = std::mem::take(&mut requests);
+        let done = off_thread(move || take_all(&cell, taken, now_ms)).await;
+        for answer in done.unwrap_or_else(|status| vec![Err(status)]) {
+            let is_last = answer.is_err();
+            if answers.send(answer).await.is_err() || is_last {
+                return;
+            }
+        }
+    }
+}
+
+fn take_all(cell: &Cell, requests: Vec<Request>, now_ms: u64) -> Vec<Answer> {
+    let take = |request: v1::IngestRequest| {
+        cell.counters.add(Count::IngestRequests);
+        let records = request.records.iter();
+        let records = records.map(|record| (record.as_slice(), now_ms));
+        let applied = cell.apply(records, "grpc", now_ms);
+        v1::IngestResponse {
+            accepted: applied.accepted,
+            rejected: applied.rejected,
+            first_rejection: applied.first_rejection.unwrap_or_default(),
+            positions: cell.positions(&applied.workers),
+        }
+    };
+    requests
+        .into_iter()
+        .map(|request| request.map(take))
+        .collect()
+}
