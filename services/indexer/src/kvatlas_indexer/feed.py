@@ -75,14 +75,24 @@ class LogFeed:
         return f"log {self._reader.name}: {self._failure or 'reading towards its head'}"
 
     async def run(self) -> None:
-        """Read for ever; a cancellation loses nothing that a later run of the process needs."""
-        while True:
-            try:
-                part = await self._reader.read(_READ_WAIT_S)
-            except LogUnavailable as error:
-                await self._wait_for_log(str(error))
-            else:
-                await self._take(part)
+        """Read for ever, the next slice while the one before is applied.
+
+        A cancellation waits for what is being applied, and loses nothing that a later run of the
+        process needs.
+        """
+        applying: asyncio.Task[None] | None = None
+        try:
+            while True:
+                try:
+                    part = await self._reader.read(_READ_WAIT_S)
+                except LogUnavailable as error:
+                    await _end_of(applying)
+                    await self._wait_for_log(str(error))
+                    continue
+                await _end_of(applying)
+                applying = asyncio.create_task(self._take(part))
+        finally:
+            await _end_of(applying)
 
     async def _wait_for_log(self, failure: str) -> None:
         if failure != self._failure:
@@ -128,3 +138,10 @@ class LogFeed:
         self._cell.set_log_status(
             self.transport, alive=self.is_alive, records=self._records, lag_ms=lag_ms
         )
+
+
+async def _end_of(task: asyncio.Task[None] | None) -> None:
+    """Wait for it, and raise its error; a cancellation of the waiting does not reach it."""
+    if task is not None:
+        await asyncio.wait([task])
+        task.result()
