@@ -21,6 +21,7 @@ VISIBLE_S = 60.0
 """After so long what was appended should have been seen."""
 _ANY = "127.0.0.1:0"
 _POLL_S = 0.001
+_RETRY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +41,23 @@ class Way:
     replica: Process
 
     async def append(self, records: Sequence[bytes]) -> None:
-        """Append to the log.
+        """Append to the log; again if it does not answer, as a delivery would.
 
         Raises:
-            FleetError: it does not take them.
+            FleetError: it refuses them, or does not answer for long.
         """
-        try:
-            await self.writer.append(records)
-        except (LogUnavailable, RecordsRejected) as error:
-            raise FleetError(str(error)) from error
+        began_s = time.perf_counter()
+        while True:
+            try:
+                await self.writer.append(records)
+            except RecordsRejected as error:
+                raise FleetError(str(error)) from error
+            except LogUnavailable as error:
+                if time.perf_counter() - began_s > VISIBLE_S:
+                    raise FleetError(str(error)) from error
+                await asyncio.sleep(_RETRY_S)
+            else:
+                return
 
     async def sees(self, engine: Engine) -> bool:
         """Whether the engine's last prompt is found, whole."""
@@ -98,7 +107,9 @@ async def opened(transport: str) -> AsyncGenerator[Way, None]:
             try:
                 asks = AsyncIndexer([indexer.address()], model=MODEL, block_size=BLOCK_SIZE)
                 async with asks:
-                    yield Way(url, writer, asks, indexer)
+                    way = Way(url, writer, asks, indexer)
+                    await way.append([])  # connects
+                    yield way
             finally:
                 await writer.close()
 
