@@ -285,7 +285,7 @@ class Restored:
     positions: Mapping[str, tuple[str, str]]
     """By transport, how far its log is applied: the log's identity and the entry."""
 
-class RestoreRefused(ValueError):
+class RestoreRefused(ValueError):  # noqa: N818 - named for what it is
     """args: (why: one word of unreadable, corrupt, foreign, other_version, other_cell; message: str)."""
 
 class Restore:
