@@ -17,6 +17,8 @@ use crate::tree::Tree;
 
 /// Between two looks at a replica's answers, and at the workers that lack records.
 const LOOK_MS: u64 = 150;
+/// Between two reads of a log, once the faults have stopped.
+const QUIET_READ_MS: u64 = 25;
 /// A call to a publisher, one way.
 const CALL_MS_MAX: u64 = 60;
 
@@ -307,7 +309,13 @@ impl<'a> World<'a> {
                 self.now_ms,
             );
         }
-        let pause_ms = self.rng.between(1, 2 * self.plan.read_ms);
+        // A replica that is slow for ever need not catch up; after the faults it has no reason to be.
+        let read_ms = if self.is_busy() {
+            self.plan.read_ms
+        } else {
+            QUIET_READ_MS
+        };
+        let pause_ms = self.rng.between(1, 2 * read_ms);
         self.after(pause_ms, Happening::Read(replica, log));
     }
 
