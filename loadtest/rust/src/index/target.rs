@@ -1,12 +1,10 @@
 //! The index under test, as a trial calls it.
 //!
 //! Every design is called through the trait that they all share. The flat index is called as its users
-//! call it: worker slots known beforehand, sequence hashes into a buffer of the thread's own, answers as
-//! the index gives them; its options exist only here.
+//! call it: worker slots known beforehand, answers as the index gives them; its options exist only here.
 
 use kvatlas_baselines::catalogue::Design;
 use kvatlas_baselines::{Answer, PrefixIndex};
-use kvatlas_hashing::sequence_step;
 use kvatlas_index::{
     FindOptions, Index, IndexConfig, Matches, Pairs, Query, SlotId, Tier, WorkerKey,
 };
@@ -20,7 +18,6 @@ pub struct Scratch {
     answer: Answer,
     matches: Matches,
     pairs: Pairs,
-    hashes: Vec<u64>,
 }
 
 /// An index that a trial plays a stream on. As in [`PrefixIndex`], the calls about one worker come in order.
@@ -150,16 +147,9 @@ impl Flat {
 }
 
 impl Target for Flat {
-    fn store(&self, scratch: &mut Scratch, worker: u32, parent: Option<u64>, chunks: &[u64]) {
-        let mut last = parent;
-        scratch.hashes.clear();
-        scratch.hashes.extend(chunks.iter().map(|&chunk| {
-            let hash = last.map_or(chunk, |parent| sequence_step(parent, chunk));
-            last = Some(hash);
-            hash
-        }));
-        self.index
-            .store(self.slots[worker as usize], Tier::Device, &scratch.hashes);
+    fn store(&self, _: &mut Scratch, worker: u32, parent: Option<u64>, chunks: &[u64]) {
+        let slot = self.slots[worker as usize];
+        self.index.store_chunks(slot, Tier::Device, parent, chunks);
     }
 
     fn remove(&self, worker: u32, hashes: &[u64]) {
