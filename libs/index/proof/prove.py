@@ -82,7 +82,8 @@ def models(root: Path, which: str = "model::", *, deeper: int = 0, build: bool =
     command = ["cargo", "test", "-j2", "-p", "kvatlas-index", "--lib"]
     arguments = ["--no-run"] if build else [which, "--", "--nocapture"]
     environment = {
-        "CARGO_TARGET_DIR": str(TARGET / "loom"),
+        # Apart, or cargo could take what was built from a mutated copy for what the repository has.
+        "CARGO_TARGET_DIR": str(TARGET / ("loom" if root == REPOSITORY else "mutated")),
         "RUSTFLAGS": "--cfg loom",
         "KVATLAS_MODEL_MORE": str(deeper),
     }
