@@ -1,9 +1,9 @@
 """Freshness: from the append of one event to its blocks in an answer, while others append too.
 
-Beside the load, at a fifth of the rate that the transport is asked for, one more engine stores a
-prompt every few milliseconds and asks for it, again and again, until it is found. Through Kafka the
-log's own time from producing to consuming is taken in the same run: a second reader notes when it
-gets the same records.
+Beside the load, at a fifth of the rate that the transport is asked for and through a connection of
+its own, one more engine stores a prompt every few milliseconds and asks for it, again and again,
+until it is found. Through Kafka the log's own time from producing to consuming is taken in the same
+run: a second reader notes when it gets the same records.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ P99_MS_TARGETS = {"grpc": 5.0, "redis": 10.0}
 _LOAD = 0.2
 _ENGINES = 8
 _TICK_S = 0.005
+_RECORDS_AN_APPEND = 64
 _PROBE = Shape(CHAIN_BLOCKS, 1)
 _PROBE_BYTES_MAX = 1_024
 """A probe's record is shorter, one of the load longer: only the former are looked up."""
@@ -144,9 +145,10 @@ async def _load(way: Way, records: Sequence[bytes], blocks_s: float) -> float:
     began_s, done = time.perf_counter(), 0
     while done < len(records):
         passed_s = time.perf_counter() - began_s
-        due = min(len(records), int(passed_s * blocks_s / LONG_EVENTS.blocks_a_record) + 1)
+        due = int(passed_s * blocks_s / LONG_EVENTS.blocks_a_record) + 1
+        due = min(due, done + _RECORDS_AN_APPEND, len(records))
         if due > done:
-            await way.append(records[done:due])
+            await way.append(records[done:due], way.other)
         done = due
         await asyncio.sleep(_TICK_S)
     return time.perf_counter() - began_s

@@ -31,16 +31,18 @@ class Way:
     Attributes:
         url: of the log, as a publisher is told it.
         writer: appends to it.
+        other: does too, on a connection of its own, as another publisher.
         indexer: asks the replica at its end.
         replica: its process.
     """
 
     url: str
     writer: LogWriter
+    other: LogWriter
     indexer: AsyncIndexer
     replica: Process
 
-    async def append(self, records: Sequence[bytes]) -> None:
+    async def append(self, records: Sequence[bytes], writer: LogWriter | None = None) -> None:
         """Append to the log; again if it does not answer, as a delivery would.
 
         Raises:
@@ -49,7 +51,7 @@ class Way:
         began_s = time.perf_counter()
         while True:
             try:
-                await self.writer.append(records)
+                await (writer or self.writer).append(records)
             except RecordsRejected as error:
                 raise FleetError(str(error)) from error
             except LogUnavailable as error:
@@ -103,15 +105,17 @@ async def opened(transport: str) -> AsyncGenerator[Way, None]:
             )
             if transport == "grpc":
                 url = f"grpc://{indexer.address()}"
-            (writer,) = open_writers(url, cell=CELL)
+            writer, other = (open_writers(url, cell=CELL)[0] for _ in range(2))
             try:
                 asks = AsyncIndexer([indexer.address()], model=MODEL, block_size=BLOCK_SIZE)
                 async with asks:
-                    way = Way(url, writer, asks, indexer)
-                    await way.append([])  # connects
+                    way = Way(url, writer, other, asks, indexer)
+                    for each in (writer, other):
+                        await way.append([], each)  # connects
                     yield way
             finally:
                 await writer.close()
+                await other.close()
 
 
 def _serve(transport: str, servers: ExitStack) -> str:
