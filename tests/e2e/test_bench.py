@@ -27,7 +27,17 @@ def _build_load_generator() -> None:
 @pytest.mark.timeout(600)  # the load generator may have to be built
 @pytest.mark.usefixtures("_load_generator")
 @pytest.mark.parametrize(
-    "name", ["hashing", "index", "find-matches", "frontend", "replica-start", "log-to-visible", "freshness"]
+    "name",
+    [
+        "hashing",
+        "index",
+        "find-matches",
+        "frontend",
+        "replica-start",
+        "log-to-visible",
+        "freshness",
+        "engine-events",
+    ],
 )
 def test_a_benchmark_runs_and_writes_rows(name: str, tmp_path: Path) -> None:
     file = tmp_path / "rows.json"

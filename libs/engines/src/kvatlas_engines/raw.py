@@ -15,7 +15,7 @@ Bytes come from another process and may be anything. Nothing here raises but `Ma
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -27,9 +27,8 @@ class MalformedMessage(ValueError):  # noqa: N818 - named for what it is
     """The bytes are no message of an engine; the text says what is wrong with them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One numbered message, its payload not looked at yet."""
+class Message(NamedTuple):
+    """One numbered message, its payload not looked at yet; a tuple, for many are made a second."""
 
     seq: int
     payload: bytes

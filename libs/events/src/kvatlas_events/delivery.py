@@ -39,7 +39,7 @@ class DeliverySettings:
     append_records_max: int = 512
     append_bytes_max: int = 4 << 20
     flush_s: float = 0.001
-    """A record that finds the outbox empty waits so long for company."""
+    """A record that finds the outbox empty waits so long for company; 0: not at all."""
     retry_s_min: float = 0.05
     retry_s_max: float = 5.0
     snapshot_s_min: float = 0.5
@@ -202,6 +202,8 @@ class Delivery:
             self._wake.clear()
             self._full.clear()
             await self._wake.wait()
+            if self._settings.flush_s <= 0:
+                continue
             # What comes first waits a little; what piled up during an append has waited already.
             try:
                 async with asyncio.timeout(self._settings.flush_s):

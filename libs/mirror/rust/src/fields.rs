@@ -4,7 +4,7 @@
 //! becomes one `Unindexable`.
 
 use crate::model::{EngineKey, Reason, Refusal, Tier};
-use crate::msgpack::{Cursor, Head, Malformed};
+use crate::msgpack::{Cursor, Head, Integer, Malformed};
 use crate::payload::{Field, RawEvent};
 
 impl Refusal {
@@ -58,7 +58,8 @@ pub fn parent_hash(event: &RawEvent<'_>) -> Result<Option<EngineKey>, Refusal> {
 /// One block hash: an integer modulo 2^64, or a digest.
 fn engine_key(head: Head<'_>) -> Result<EngineKey, Refusal> {
     match head {
-        Head::Int(hash) => Ok(EngineKey::from_int(hash as u64)),
+        Head::Int(Integer::Unsigned(hash)) => Ok(EngineKey::from_int(hash)),
+        Head::Int(Integer::Negative(hash)) => Ok(EngineKey::from_int(hash as u64)),
         Head::Bytes(digest) if !digest.is_empty() => Ok(EngineKey::from_bytes(digest)),
         other => Err(Refusal::malformed(format!(
             "a block hash of type {}",
@@ -80,7 +81,7 @@ pub fn optional_text<'a>(event: &RawEvent<'a>, field: Field) -> Result<Option<&'
 pub fn optional_number(event: &RawEvent<'_>, field: Field) -> Result<Option<i128>, Refusal> {
     match event.field(field)?.0 {
         Head::Nil => Ok(None),
-        Head::Int(number) => Ok(Some(number)),
+        Head::Int(number) => Ok(Some(number.wide())),
         other => Err(mistyped(field, other)),
     }
 }
@@ -139,21 +140,21 @@ pub fn tokens_u32(
     mut cursor: Cursor<'_>,
     into: &mut Vec<u32>,
 ) -> Result<(), Refusal> {
-    into.reserve(count);
-    for _ in 0..count {
-        let token = match cursor.number_u32() {
-            Some(token) => token,
-            None => odd_token(cursor.head()?)?,
-        };
-        into.push(token);
+    let mut read = 0;
+    loop {
+        read += cursor.numbers_u32(count - read, into);
+        if read == count {
+            return Ok(());
+        }
+        into.push(odd_token(cursor.head()?)?);
+        read += 1;
     }
-    Ok(())
 }
 
 /// A token that is not written in the shortest way, or is none.
 fn odd_token(head: Head<'_>) -> Result<u32, Refusal> {
     match head {
-        Head::Int(token) => u32::try_from(token).ok(),
+        Head::Int(token) => u32::try_from(token.wide()).ok(),
         Head::Bool(token) => Some(u32::from(token)), // as Python's integers have it
         _ => None,
     }

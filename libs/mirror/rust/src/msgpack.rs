@@ -26,7 +26,7 @@ impl std::error::Error for Malformed {}
 pub enum Head<'a> {
     Nil,
     Bool(bool),
-    Int(i128),
+    Int(Integer),
     Float(f64),
     Text(&'a str),
     Bytes(&'a [u8]),
@@ -54,12 +54,50 @@ impl Head<'_> {
     }
 }
 
+/// An integer of any that msgpack has, without the width that holds them all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Integer {
+    Unsigned(u64),
+    Negative(i64),
+}
+
+impl Integer {
+    pub fn wide(self) -> i128 {
+        match self {
+            Self::Unsigned(number) => number.into(),
+            Self::Negative(number) => number.into(),
+        }
+    }
+
+    fn signed(number: i64) -> Self {
+        u64::try_from(number).map_or(Self::Negative(number), Self::Unsigned)
+    }
+}
+
 /// A place in a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
 }
+
+/// By first byte, how long a value of a fixed width is with it; 0: another value.
+const WIDTHS: [u8; 256] = {
+    let mut widths = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        widths[byte] = match byte {
+            0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => 1,
+            0xcc | 0xd0 => 2,
+            0xcd | 0xd1 => 3,
+            0xca | 0xce | 0xd2 => 5,
+            0xcb | 0xcf | 0xd3 => 9,
+            _ => 0,
+        };
+        byte += 1;
+    }
+    widths
+};
 
 impl<'a> Cursor<'a> {
     pub const fn new(bytes: &'a [u8], at: usize) -> Self {
@@ -79,7 +117,7 @@ impl<'a> Cursor<'a> {
     pub fn head(&mut self) -> Result<Head<'a>, Malformed> {
         let [byte] = self.fixed()?;
         Ok(match byte {
-            0x00..=0x7f => Head::Int(i128::from(byte)),
+            0x00..=0x7f => unsigned(byte),
             0x80..=0x8f => Head::Map(u32::from(byte & 0x0f)),
             0x90..=0x9f => Head::Array(u32::from(byte & 0x0f)),
             0xa0..=0xbf => self.text(usize::from(byte & 0x1f))?,
@@ -97,14 +135,14 @@ impl<'a> Cursor<'a> {
             }
             0xca => Head::Float(f64::from(f32::from_be_bytes(self.fixed()?))),
             0xcb => Head::Float(f64::from_be_bytes(self.fixed()?)),
-            0xcc => Head::Int(i128::from(u8::from_be_bytes(self.fixed()?))),
-            0xcd => Head::Int(i128::from(u16::from_be_bytes(self.fixed()?))),
-            0xce => Head::Int(i128::from(u32::from_be_bytes(self.fixed()?))),
-            0xcf => Head::Int(i128::from(u64::from_be_bytes(self.fixed()?))),
-            0xd0 => Head::Int(i128::from(i8::from_be_bytes(self.fixed()?))),
-            0xd1 => Head::Int(i128::from(i16::from_be_bytes(self.fixed()?))),
-            0xd2 => Head::Int(i128::from(i32::from_be_bytes(self.fixed()?))),
-            0xd3 => Head::Int(i128::from(i64::from_be_bytes(self.fixed()?))),
+            0xcc => unsigned(u8::from_be_bytes(self.fixed()?)),
+            0xcd => unsigned(u16::from_be_bytes(self.fixed()?)),
+            0xce => unsigned(u32::from_be_bytes(self.fixed()?)),
+            0xcf => unsigned(u64::from_be_bytes(self.fixed()?)),
+            0xd0 => signed(i8::from_be_bytes(self.fixed()?)),
+            0xd1 => signed(i16::from_be_bytes(self.fixed()?)),
+            0xd2 => signed(i32::from_be_bytes(self.fixed()?)),
+            0xd3 => signed(i64::from_be_bytes(self.fixed()?)),
             0xd4..=0xd8 => {
                 self.take((1 << (byte - 0xd4)) + 1)?;
                 Head::Extension
@@ -117,7 +155,7 @@ impl<'a> Cursor<'a> {
             0xdd => Head::Array(self.length(2)?),
             0xde => Head::Map(self.length(1)?),
             0xdf => Head::Map(self.length(2)?),
-            0xe0..=0xff => Head::Int(i128::from(byte as i8)),
+            0xe0..=0xff => signed(byte as i8),
         })
     }
 
@@ -132,15 +170,16 @@ impl<'a> Cursor<'a> {
     }
 
     fn skip_at(&mut self, depth: u32, is_key: bool) -> Result<(), Malformed> {
+        if self.skip_scalar() {
+            return Ok(());
+        }
         if depth > DEPTH_MAX {
             return Err(malformed(format!("nested deeper than {DEPTH_MAX}")));
         }
         match self.head()? {
             Head::Array(count) => {
                 for _ in 0..count {
-                    if !self.skip_number() {
-                        self.skip_at(depth + 1, is_key)?;
-                    }
+                    self.skip_at(depth + 1, is_key)?;
                 }
             }
             Head::Map(_) if is_key => return Err(malformed("a map as a map's key".into())),
@@ -155,35 +194,36 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Passes over an unsigned integer, which is nearly all that messages hold.
+    /// Passes over a value of a fixed width, which is nearly all that messages hold.
     #[inline(always)]
-    fn skip_number(&mut self) -> bool {
-        let width = match self.bytes.get(self.at) {
-            Some(0x00..=0x7f) => 1,
-            Some(0xcc) => 2,
-            Some(0xcd) => 3,
-            Some(0xce) => 5,
-            Some(0xcf) => 9,
-            _ => return false,
+    fn skip_scalar(&mut self) -> bool {
+        let Some(byte) = self.bytes.get(self.at) else {
+            return false;
         };
-        let fits = self.bytes.len() - self.at >= width;
+        let width = usize::from(WIDTHS[usize::from(*byte)]);
+        let fits = width > 0 && self.bytes.len() - self.at >= width;
         self.at += if fits { width } else { 0 };
         fits
     }
 
-    /// Reads an unsigned integer of at most 32 bits; None: something else, and not read.
-    #[inline(always)]
-    pub fn number_u32(&mut self) -> Option<u32> {
-        let rest = &self.bytes[self.at..];
-        let (number, width) = match *rest {
-            [byte @ 0x00..=0x7f, ..] => (u32::from(byte), 1),
-            [0xcc, a, ..] => (u32::from(a), 2),
-            [0xcd, a, b, ..] => (u32::from(u16::from_be_bytes([a, b])), 3),
-            [0xce, a, b, c, d, ..] => (u32::from_be_bytes([a, b, c, d]), 5),
-            _ => return None,
-        };
-        self.at += width;
-        Some(number)
+    /// Appends unsigned integers of at most 32 bits, until `count` or until something else.
+    pub fn numbers_u32(&mut self, count: usize, into: &mut Vec<u32>) -> usize {
+        into.reserve(count);
+        let mut rest = &self.bytes[self.at..];
+        let begun = into.len();
+        while into.len() - begun < count {
+            let (number, width) = match *rest {
+                [0xce, a, b, c, d, ..] => (u32::from_be_bytes([a, b, c, d]), 5),
+                [0xcd, a, b, ..] => (u32::from(u16::from_be_bytes([a, b])), 3),
+                [byte @ 0x00..=0x7f, ..] => (u32::from(byte), 1),
+                [0xcc, a, ..] => (u32::from(a), 2),
+                _ => break,
+            };
+            into.push(number);
+            rest = &rest[width..];
+        }
+        self.at = self.bytes.len() - rest.len();
+        into.len() - begun
     }
 
     fn text(&mut self, length: usize) -> Result<Head<'a>, Malformed> {
@@ -217,6 +257,14 @@ impl<'a> Cursor<'a> {
         self.at = end;
         Ok(found)
     }
+}
+
+fn unsigned<'a>(number: impl Into<u64>) -> Head<'a> {
+    Head::Int(Integer::Unsigned(number.into()))
+}
+
+fn signed<'a>(number: impl Into<i64>) -> Head<'a> {
+    Head::Int(Integer::signed(number.into()))
 }
 
 fn malformed(what: String) -> Malformed {
@@ -271,7 +319,10 @@ mod tests {
             i128::from(u64::MAX),
             i128::from(i64::MIN),
         ] {
-            assert_eq!(cursor.head(), Ok(Head::Int(expected)));
+            let Ok(Head::Int(number)) = cursor.head() else {
+                panic!("{expected}");
+            };
+            assert_eq!(number.wide(), expected);
         }
     }
 }

@@ -145,7 +145,7 @@ impl<'a> RawEvent<'a> {
     }
 
     fn put(&mut self, field: Field, at: usize) {
-        // A message is far below 4 GiB: `Document::open` has seen to it.
+        // A message is below 4 GiB: `Document::open` has seen to it.
         self.places[field as usize] = at as u32;
     }
 }
@@ -168,11 +168,6 @@ impl<'a> Document<'a> {
         if u32::try_from(payload.len()).is_err() {
             return Err(Malformed(format!("a message of {} bytes", payload.len())));
         }
-        let mut whole = Cursor::new(payload, 0);
-        whole.skip()?;
-        if !whole.is_at_end() {
-            return Err(Malformed("not msgpack: trailing bytes".into()));
-        }
         let mut cursor = Cursor::new(payload, 0);
         let Head::Array(elements) = cursor.head()? else {
             return Err(Malformed("a batch is an array".into()));
@@ -184,17 +179,26 @@ impl<'a> Document<'a> {
         }
         let ts = match cursor.head()? {
             Head::Float(ts) => ts,
-            Head::Int(ts) => ts as f64,
+            Head::Int(ts) => ts.wide() as f64,
             _ => return Err(Malformed("a batch begins with its time".into())),
         };
-        let mut after = cursor;
         let Head::Array(count) = cursor.head()? else {
             let what = "a batch's second element is its array of events";
             return Err(Malformed(what.into()));
         };
+        let events = cursor;
+        for _ in 0..count {
+            cursor.skip()?;
+        }
+        let mut rank = cursor;
+        for _ in 2..elements {
+            cursor.skip()?;
+        }
+        if !cursor.is_at_end() {
+            return Err(Malformed("not msgpack: trailing bytes".into()));
+        }
         let dp_rank = if elements > 2 {
-            after.skip()?;
-            dp_rank(after.head()?)?
+            dp_rank(rank.head()?)?
         } else {
             None
         };
@@ -202,7 +206,7 @@ impl<'a> Document<'a> {
             ts,
             dp_rank,
             payload,
-            events: cursor,
+            events,
             count,
         })
     }
@@ -214,29 +218,24 @@ impl<'a> Document<'a> {
         (0..document.count).map(move |_| document.event(engine, &mut cursor))
     }
 
+    /// Reads the next event, and goes on behind it whatever it is.
     fn event(&self, engine: Engine, cursor: &mut Cursor<'a>) -> Result<RawEvent<'a>, String> {
-        let start = cursor.at();
+        let mut behind = *cursor;
         let event = match cursor.head() {
             Ok(Head::Map(pairs)) => self.map_event(pairs, cursor),
             Ok(Head::Array(elements)) if elements > 0 => self.array_event(engine, elements, cursor),
-            _ => Ok(Err("an event that is neither a map nor an array")),
+            _ => Err(Malformed(
+                "an event that is neither a map nor an array".into(),
+            )),
         };
-        // Go on behind it whatever it was; it has been passed over before without an error.
-        let mut next = Cursor::new(self.payload, start);
-        let passed = next.skip();
-        *cursor = next;
-        match passed.and(event) {
-            Ok(Ok(event)) => Ok(event),
-            Ok(Err(what)) => Err(what.to_owned()),
-            Err(error) => Err(error.0),
+        // All of it has been passed over before without an error.
+        if event.is_err() && behind.skip().is_ok() {
+            *cursor = behind;
         }
+        event.map_err(|what| what.0)
     }
 
-    fn map_event(
-        &self,
-        pairs: u32,
-        cursor: &mut Cursor<'a>,
-    ) -> Result<Result<RawEvent<'a>, &'static str>, Malformed> {
+    fn map_event(&self, pairs: u32, cursor: &mut Cursor<'a>) -> Result<RawEvent<'a>, Malformed> {
         let mut event = RawEvent::new(self.payload, None);
         let mut kind = None;
         for _ in 0..pairs {
@@ -251,14 +250,14 @@ impl<'a> Document<'a> {
             }
             cursor.skip()?;
         }
-        let Some(kind) = kind else {
-            return Ok(Err("an event without a type"));
-        };
-        let Head::Text(kind) = Cursor::new(self.payload, kind).head()? else {
-            return Ok(Err("an event without a type"));
+        let kind = kind
+            .map(|at| Cursor::new(self.payload, at).head())
+            .transpose()?;
+        let Some(Head::Text(kind)) = kind else {
+            return Err(Malformed("an event without a type".into()));
         };
         event.kind = kind;
-        Ok(Ok(event))
+        Ok(event)
     }
 
     fn array_event(
@@ -266,24 +265,29 @@ impl<'a> Document<'a> {
         engine: Engine,
         elements: u32,
         cursor: &mut Cursor<'a>,
-    ) -> Result<Result<RawEvent<'a>, &'static str>, Malformed> {
+    ) -> Result<RawEvent<'a>, Malformed> {
         let mut event = RawEvent::new(self.payload, Some(elements - 1));
         let Head::Text(kind) = cursor.head()? else {
-            return Ok(Err("an event that does not begin with its type"));
+            return Err(Malformed(
+                "an event that does not begin with its type".into(),
+            ));
         };
         event.kind = kind;
-        for (field, _) in order(engine, kind).iter().zip(1..elements) {
-            event.put(*field, cursor.at());
+        let order = order(engine, kind);
+        for position in 0..elements as usize - 1 {
+            if let Some(field) = order.get(position) {
+                event.put(*field, cursor.at());
+            }
             cursor.skip()?;
         }
-        Ok(Ok(event))
+        Ok(event)
     }
 }
 
 fn dp_rank(head: Head<'_>) -> Result<Option<u32>, Malformed> {
     match head {
         Head::Nil => Ok(None),
-        Head::Int(rank) if u32::try_from(rank).is_ok() => Ok(Some(rank as u32)),
+        Head::Int(rank) if u32::try_from(rank.wide()).is_ok() => Ok(Some(rank.wide() as u32)),
         other => Err(Malformed(format!(
             "a data-parallel rank of type {}",
             other.type_name()

@@ -86,7 +86,7 @@ pub fn named_adapter<'a>(event: &RawEvent<'a>) -> Result<Option<&'a str>, Refusa
     let id = event.field(Field::LoraId)?.0;
     if name.is_none() && id != Head::Nil {
         let detail = match id {
-            Head::Int(number) => format!("{number}"),
+            Head::Int(number) => number.wide().to_string(),
             other => format!("of type {}", other.type_name()),
         };
         return Err(Refusal::new(Reason::LoraIdWithoutName, detail));

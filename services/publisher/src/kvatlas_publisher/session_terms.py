@@ -20,7 +20,8 @@ class SessionSettings:
     mirror_blocks_max: int = 4_000_000
     replay_bytes_max: int = 8 << 20
     timing: StreamTiming = field(default_factory=StreamTiming)
-    delivery: DeliverySettings | None = None
+    delivery: DeliverySettings = field(default_factory=lambda: DeliverySettings(flush_s=0.0))
+    """What a session seals has waited `flush_s` for company, and need not wait again."""
 
 
 @dataclass(slots=True)
