@@ -9,7 +9,7 @@
 //! 3. [`life`], [`record`], [`publisher`], [`outlet`] – how it is said
 //! 4. [`log`] – how it travels
 //! 5. [`replica`], [`recovery`], [`tamper`] – how it is taken in
-//! 6. [`world`] – virtual time, and what goes wrong
+//! 6. [`world`] – virtual time and what happens in it; `trouble`, what goes wrong
 //! 7. [`check`] – what must hold at any time, and after quiet
 
 pub mod check;
@@ -25,6 +25,7 @@ pub mod replica;
 pub mod rng;
 pub mod tamper;
 pub mod tree;
+mod trouble;
 pub mod world;
 
 pub use check::Failure;

@@ -24,7 +24,7 @@ const CALL_MS_MAX: u64 = 60;
 
 /// What happens next.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Happening {
+pub(crate) enum Happening {
     Engine(usize),
     Follow(usize),
     Beat(usize),
@@ -42,7 +42,7 @@ enum Happening {
 
 /// An attempt of a recovery on its way.
 #[derive(Debug)]
-struct Attempt {
+pub(crate) struct Attempt {
     need: WorkerNeed,
     life: u64,
     /// None: the call is on its way; records: its answer is.
@@ -80,22 +80,22 @@ pub fn run(seed: u64, without: Option<Without>, trace: &mut dyn FnMut(u64, Strin
     }
 }
 
-struct World<'a> {
-    plan: Plan,
-    rng: Rng,
-    tree: Tree,
-    engines: Vec<Engine>,
-    publishers: Vec<Publisher>,
-    logs: Vec<Log>,
-    replicas: Vec<Replica>,
+pub(crate) struct World<'a> {
+    pub(crate) plan: Plan,
+    pub(crate) rng: Rng,
+    pub(crate) tree: Tree,
+    pub(crate) engines: Vec<Engine>,
+    pub(crate) publishers: Vec<Publisher>,
+    pub(crate) logs: Vec<Log>,
+    pub(crate) replicas: Vec<Replica>,
     /// How often each replica started: what was asked for by an earlier one finds nobody.
-    lives: Vec<u64>,
-    attempts: Vec<Option<Attempt>>,
-    queue: BinaryHeap<Reverse<(u64, u64, Happening)>>,
-    queued: u64,
-    now_ms: u64,
-    report: Report,
-    trace: &'a mut dyn FnMut(u64, String),
+    pub(crate) lives: Vec<u64>,
+    pub(crate) attempts: Vec<Option<Attempt>>,
+    pub(crate) queue: BinaryHeap<Reverse<(u64, u64, Happening)>>,
+    pub(crate) queued: u64,
+    pub(crate) now_ms: u64,
+    pub(crate) report: Report,
+    pub(crate) trace: &'a mut dyn FnMut(u64, String),
 }
 
 impl<'a> World<'a> {
@@ -162,17 +162,17 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         self.now_ms < START_MS + self.plan.busy_ms
     }
 
-    fn after(&mut self, ms: u64, next: Happening) {
+    pub(crate) fn after(&mut self, ms: u64, next: Happening) {
         self.queued += 1;
         let at_ms = self.now_ms.saturating_add(ms);
         self.queue.push(Reverse((at_ms, self.queued, next)));
     }
 
-    fn tell(&mut self, what: impl FnOnce() -> String) {
+    pub(crate) fn tell(&mut self, what: impl FnOnce() -> String) {
         (self.trace)(self.now_ms - START_MS, what());
     }
 
@@ -407,91 +407,5 @@ impl<'a> World<'a> {
         let block = self.rng.below(self.tree.len());
         let (engines, tree) = (&self.engines, &self.tree);
         check::credits(&mut self.replicas[replica], replica, engines, tree, block)
-    }
-
-    // --- what goes wrong ---
-
-    fn fail(&mut self) {
-        if !self.is_busy() {
-            return;
-        }
-        self.report.faults += 1;
-        let worker = self.rng.below(self.plan.workers);
-        let replica = self.rng.below(self.plan.replicas);
-        let log = self.rng.below(self.plan.logs);
-        let ms = self.rng.between(1, 6_000).min(self.left_ms());
-        match self.rng.below(13) {
-            0 | 1 => self.crash_publisher(worker, ms),
-            2 => self.stop_engine(worker, ms),
-            3 => self.restart_engine(worker),
-            4 | 5 => self.crash_replica(replica, ms),
-            6 | 7 => {
-                self.tell(|| format!("log {log} does not answer for {ms} ms"));
-                self.logs[log].down_until_ms = self.now_ms + ms;
-            }
-            8 | 9 => {
-                let records = self.rng.between(1, 40) as usize;
-                self.tell(|| format!("log {log} loses its newest {records} records"));
-                self.logs[log].lose_tail(records);
-            }
-            10 => {
-                self.tell(|| format!("log {log} loses everything"));
-                self.logs[log].lose_all();
-            }
-            11 if self.rng.chance(300) => {
-                self.tell(|| format!("publisher {worker} leaves"));
-                if self.publishers[worker].up && !self.publishers[worker].left {
-                    self.publishers[worker].leave(&self.plan, &self.tree);
-                }
-            }
-            _ if self.rng.chance(300) => {
-                self.tell(|| format!("publisher {worker} is killed for good"));
-                self.publishers[worker].crash();
-            }
-            _ => {}
-        }
-        let pause_ms = self.rng.between(1, 2 * self.plan.fault_ms.min(1 << 40));
-        self.after(pause_ms, Happening::Fault);
-    }
-
-    fn left_ms(&self) -> u64 {
-        (START_MS + self.plan.busy_ms).saturating_sub(self.now_ms)
-    }
-
-    fn crash_publisher(&mut self, worker: usize, ms: u64) {
-        let publisher = &mut self.publishers[worker];
-        if publisher.up && !publisher.left {
-            publisher.crash();
-            self.tell(|| format!("publisher {worker} is killed for {ms} ms"));
-            self.after(ms, Happening::StartPublisher(worker));
-        }
-    }
-
-    fn stop_engine(&mut self, worker: usize, ms: u64) {
-        if self.engines[worker].up {
-            self.engines[worker].stop(self.now_ms);
-            self.tell(|| format!("engine {worker} stops for {ms} ms"));
-            if self.rng.chance(800) {
-                self.after(ms, Happening::StartEngine(worker));
-            }
-        }
-    }
-
-    fn restart_engine(&mut self, worker: usize) {
-        if self.engines[worker].up {
-            self.tell(|| format!("engine {worker} restarts"));
-            self.engines[worker].start(self.now_ms);
-        }
-    }
-
-    fn crash_replica(&mut self, replica: usize, ms: u64) {
-        if self.replicas[replica].up {
-            self.tell(|| format!("replica {replica} is killed for {ms} ms"));
-            let skew_ms = self.replicas[replica].skew_ms();
-            self.lives[replica] += 1;
-            self.replicas[replica] = Replica::start(&self.plan, skew_ms);
-            self.replicas[replica].up = false;
-            self.after(ms, Happening::StartReplica(replica));
-        }
     }
 }
