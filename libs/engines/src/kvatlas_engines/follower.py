@@ -32,6 +32,7 @@ _LIVE_QUEUE_MESSAGES = 20_000
 _REPLAY_QUEUE_MESSAGES = 20_000  # engines keep 10,000 by default
 _READ_AT_ONCE_MAX = 256
 _TICK_S = 0.1
+_REST_S = 0.001
 
 
 @dataclass(slots=True)
@@ -108,6 +109,8 @@ class _Sockets:
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._watched: set[int] = set()
+        self._read_s = 0.0
+        self._behind = False
         self._live = context.socket(zmq.SUB)
         self._live.setsockopt(zmq.RCVHWM, _LIVE_QUEUE_MESSAGES)
         self._live.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
@@ -130,11 +133,27 @@ class _Sockets:
             timer = self._loop.call_later(_TICK_S, self._wake.set)
             await self._wake.wait()
             timer.cancel()
+            await self._rest()
             self._wake.clear()
-            if self._read():
+            more = self._read()
+            self._read_s = self._loop.time()
+            self._behind = more
+            if more:
                 self._wake.set()  # the queue is not empty: let others run, then go on
                 await asyncio.sleep(0)
             self._act(self._stream.tick(time.monotonic()))
+
+    async def _rest(self) -> None:
+        """Let company come to a message that follows closely on what was read.
+
+        A burst is then read many at a time; a message that comes alone is read at once. Meanwhile
+        nobody watches the descriptor, which would wake the loop for as long as it is readable.
+        """
+        early_s = self._read_s + _REST_S - self._loop.time()
+        if early_s > 0 and not self._behind:
+            self._unwatch(self._live)
+            await asyncio.sleep(early_s)
+            self._watch(self._live)
 
     def unwatch_all(self) -> None:
         """Let go of the descriptors, before their sockets are closed."""
