@@ -148,7 +148,7 @@ impl Publisher {
     /// stream, or, if `lost` says where the engine's own history begins by now, from there.
     pub fn start(&mut self, lost: Option<(u32, usize)>, plan: &Plan, rng: &mut Rng) {
         self.up = true;
-        self.instance = rng.next();
+        self.instance = rng.any();
         let outlet = |_| Outlet::new(plan.outbox_records);
         self.outlets = (0..plan.logs).map(outlet).collect();
         (self.generation, self.place) = (0, 0);

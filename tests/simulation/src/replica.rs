@@ -144,8 +144,9 @@ impl Replica {
 
     /// What was delayed so long arrives.
     pub fn arrive(&mut self, plan: &Plan, now_ms: u64) {
-        let due = |late: &mut Late| late.due_ms <= now_ms;
-        let due: Vec<Late> = self.late.extract_if(.., due).collect();
+        let late = std::mem::take(&mut self.late).into_iter();
+        let (due, later): (Vec<Late>, Vec<Late>) = late.partition(|late| late.due_ms <= now_ms);
+        self.late = later;
         for late in due {
             let transport = TRANSPORTS[late.log];
             self.apply(&late.record, transport, late.appended_ms, plan, now_ms);

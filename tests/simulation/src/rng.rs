@@ -12,7 +12,7 @@ impl Rng {
     }
 
     /// Any number.
-    pub fn next(&mut self) -> u64 {
+    pub fn any(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -22,16 +22,16 @@ impl Rng {
 
     /// A number of `low..=high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.next() % (high - low + 1)
+        low + self.any() % (high - low + 1)
     }
 
     /// A place below `count`, which is not 0.
     pub fn below(&mut self, count: usize) -> usize {
-        (self.next() % count as u64) as usize
+        (self.any() % count as u64) as usize
     }
 
     /// True so many times in a thousand.
     pub fn chance(&mut self, per_mille: u64) -> bool {
-        self.next() % 1_000 < per_mille
+        self.any() % 1_000 < per_mille
     }
 }

@@ -33,7 +33,7 @@ impl Tree {
                 1 | 2 if block > 0 => Some(rng.below(block)),
                 _ => block.checked_sub(1),
             };
-            let chunk = rng.next();
+            let chunk = rng.any();
             let hash = parent.map_or(chunk, |parent| sequence_step(tree.hashes[parent], chunk));
             let depth = parent.map_or(0, |parent| tree.depths[parent] + 1);
             tree.parents.push(parent);
