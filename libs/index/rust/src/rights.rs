@@ -106,7 +106,7 @@ impl Rights<'_> {
         prefetch(&self.shards[shard].tables);
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn with<R>(&mut self, shard: usize, write: impl FnOnce(&mut Tables) -> R) -> R {
         let shard = &self.shards[shard];
         let _guard = (!self.is_sole()).then(|| shard.lock.lock());
