@@ -50,13 +50,22 @@ impl<'p> Ring<'p> {
         self.end += 1;
     }
 
+    /// The search whose turn it is.
     #[inline(always)]
-    fn pop(&mut self) -> Option<Search<'p>> {
-        let search = self.searches[self.first % IN_FLIGHT];
-        (self.first < self.end).then(|| {
-            self.first += 1;
-            search
-        })
+    fn front(&mut self) -> Option<&mut Search<'p>> {
+        (self.first < self.end).then(|| &mut self.searches[self.first % IN_FLIGHT])
+    }
+
+    #[inline(always)]
+    fn drop_front(&mut self) {
+        self.first += 1;
+    }
+
+    #[inline(always)]
+    fn front_to_back(&mut self) {
+        self.searches[self.end % IN_FLIGHT] = self.searches[self.first % IN_FLIGHT];
+        self.first += 1;
+        self.end += 1;
     }
 }
 
@@ -144,15 +153,16 @@ impl Index {
                 rights.prefetch(search.shard());
                 ring.push(search);
             }
-            let Some(mut search) = ring.pop() else {
+            let Some(search) = ring.front() else {
                 return true;
             };
-            match run.step::<STORES>(&mut rights, &mut search) {
-                Step::Further => ring.push(search),
+            match run.step::<STORES>(&mut rights, search) {
+                Step::Further => ring.front_to_back(),
                 Step::Done(changed) => {
                     change.tier_count += usize::from(changed.tier);
                     change.blocks += usize::from(changed.anywhere);
                     change.digest ^= if changed.tier { search.hash } else { 0 };
+                    ring.drop_front();
                 }
                 Step::Over => return false,
             }
