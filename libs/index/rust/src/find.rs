@@ -64,6 +64,9 @@ pub(crate) struct Source<'p> {
     pub table: &'p Directory,
     pub roster: &'p Roster,
     pub pin: &'p Pin<'p>,
+    /// Who is matchable, as it was before any set was read. Read later it could name a slot's next owner as alive, while a
+    /// set still had the one before.
+    pub view: &'p View,
 }
 
 /// A look-up under way, and buffers that the next one uses again.
@@ -142,7 +145,7 @@ impl Search {
             self.add_near_places(hashes, source);
         }
         Gathered::prefetch_whole(set);
-        let view = source.roster.view(source.pin);
+        let view = source.view;
         let meant = options
             .filter
             .map(|filter| self.filters.bits(filter, source.roster, view));

@@ -120,6 +120,7 @@ impl Index {
             table: &self.directories[0],
             roster: &self.shared.roster,
             pin,
+            view: self.shared.roster.view(pin),
         }
     }
 }

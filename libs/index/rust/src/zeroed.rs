@@ -49,6 +49,7 @@ pub(crate) struct Zeroed<T: Zeroable> {
     first: NonNull<T>,
     len: usize,
     /// Where it came from, if not from the general allocator.
+    #[cfg_attr(loom, allow(dead_code, reason = "in models all come from there"))]
     pages: Option<Arc<Pages>>,
 }
 
