@@ -190,8 +190,7 @@ impl Cell {
             } else {
                 Query::SequenceHashes(hashes)
             };
-            self.native
-                .find(query, &options, &mut matches);
+            self.native.find(query, &options, &mut matches);
             matches
         });
         let ids: Vec<u64> = matches
