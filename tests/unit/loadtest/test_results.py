@@ -16,7 +16,6 @@ from kvatlas_loadtest.demo.replay import Outcome
 from kvatlas_loadtest.demo.report import print_plan, results_table
 from kvatlas_loadtest.demo.results import Summary, document, summarize
 from kvatlas_loadtest.prometheus import Histogram
-from kvatlas_loadtest.verify import command as verify
 
 
 @pytest.fixture(name="plan")
@@ -140,11 +139,4 @@ def test_benchmarks_are_listed_and_unknown_ones_refused(
     assert bench(["--list"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(BENCHES)
     assert bench(["no-such-bench"]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_verify_says_in_one_line_that_it_cannot_tell(capsys: pytest.CaptureFixture[str]) -> None:
-    assert verify(["--indexer", "127.0.0.1:1"]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
-    assert verify(["--indexer", "nowhere"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -8,6 +8,17 @@ from pathlib import Path
 from kvatlas_chassis import SettingsError
 from kvatlas_loadtest.bench.index.streams import KINDS
 
+CONTENDERS = (
+    "nested dictionaries",
+    "positional, jump 8",
+    "host bitmaps",
+    "concurrent radix tree",
+    "concurrent radix tree, sticky",
+    "flat index",
+)
+"""Those measured unless told otherwise: of each family the form that keeps up with most."""
+EVERY_DESIGN = "all"
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -17,7 +28,8 @@ class Options:
         trace: requests to make streams of; None: the trace that is shipped.
         streams: streams to play as they are, instead of made ones.
         only: kinds of streams to make.
-        designs: names of designs to measure; None: all there are.
+        designs: names of designs to measure, or `all`; None: the contenders, and the nested
+            dictionaries in Python.
         workers: of the fleet in a made stream.
         block_size: tokens a block, of all made streams but the fine one.
         replicas: times the trace is repeated; None: until its blocks overflow the workers' caches.
@@ -68,7 +80,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="KIND",
         help=f"streams to make ({' '.join(KINDS)}; default: all)",
     )
-    add("--designs", nargs="+", action="extend", metavar="NAME", help="designs (default: all)")
+    add(
+        "--designs",
+        nargs="+",
+        action="extend",
+        metavar="NAME",
+        help=f"designs, or '{EVERY_DESIGN}' (default: {'; '.join(CONTENDERS)})",
+    )
     add("--workers", type=_count, default=default.workers, metavar="N", help="(%(default)s)")
     add(
         "--block-size",

@@ -18,7 +18,7 @@ from kvatlas_loadtest.bench.index import picture, python_baseline
 from kvatlas_loadtest.bench.index.flat_alone import answers_at_half_load, fresh_weight
 from kvatlas_loadtest.bench.index.micro import Line, micro_rows
 from kvatlas_loadtest.bench.index.micro_tables import micro_sheets
-from kvatlas_loadtest.bench.index.options import Options
+from kvatlas_loadtest.bench.index.options import CONTENDERS, EVERY_DESIGN, Options
 from kvatlas_loadtest.bench.index.program import Design, Program, Trial
 from kvatlas_loadtest.bench.index.progress import Bar, watched
 from kvatlas_loadtest.bench.index.race import Effort, Entrant, Race
@@ -128,7 +128,7 @@ class _Bench:
         ]
         race = Race(partial(self._play, stream), partial(first_part, stream), effort, self._watch)
         results = race.run(entrants)
-        if self._options.designs is None and not stream.from_share:
+        if self._options.designs in (None, (EVERY_DESIGN,)) and not stream.from_share:
             index = python_baseline.make_index()
             if index is not None:
                 self._watch.now(python_baseline.LABEL)
@@ -171,13 +171,14 @@ def _chosen(program: Program, options: Options) -> tuple[Design, ...]:
     """The designs to measure, in the order in which the generator lists them."""
     known = program.designs()
     names = {design.name for design in known}
-    if options.designs is None:
+    wanted = options.designs or CONTENDERS
+    if EVERY_DESIGN in wanted:
         return known
-    for name in options.designs:
+    for name in wanted:
         if name not in names:
             listed = ", ".join(repr(design.name) for design in known)
             raise SettingsError(f"kvatlas bench index: no design {name!r}; there are {listed}")
-    return tuple(design for design in known if design.name in options.designs)
+    return tuple(design for design in known if design.name in wanted)
 
 
 def _recipe(options: Options, trace: Path, *, quick: bool) -> Recipe:
