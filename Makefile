@@ -16,7 +16,7 @@ PYTEST_WORKERS ?= 2
 
 MEMBERS := libs/hashing libs/wire libs/events libs/client libs/engines libs/mocker libs/chassis \
            libs/cli libs/verify services/indexer services/publisher services/frontend loadtest
-RUST_SOURCES := $(shell find libs -path '*/rust/*' -type f \( -name '*.rs' -o -name Cargo.toml \)) \
+RUST_SOURCES := $(shell find libs -type f \( -path "*/rust/*" -o -path "*/baselines/*" \) \( -name "*.rs" -o -name Cargo.toml \)) \
                 $(wildcard protos/kvatlas/v1/*.proto) Cargo.toml Cargo.lock
 LOADGEN := target/release/kvatlas-loadgen
 UV_INSTALL := $(BIN)/uv pip install -q --python $(BIN)/python
