@@ -4,6 +4,8 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator
 
+import pytest
+
 from kvatlas_events import LogSlice, LogUnavailable
 from kvatlas_events.backoff import Backoff
 from kvatlas_indexer.feed import Feed, LogFeed, PushedFeed
@@ -99,6 +101,47 @@ async def test_a_failure_after_the_head_was_reached_freezes_leases_but_stops_no_
     feed = await run(bench, slice_of(), LogUnavailable("gone"), slice_of())
     assert feed.is_alive
     assert bench.status().logs[0].alive
+
+
+class StallingReader(ScriptedReader):
+    """Holds its second answer back until it is let go, as a server that stalls."""
+
+    def __init__(self, *script: LogSlice) -> None:
+        super().__init__(*script)
+        self.asked = 0
+        self.go_on = asyncio.Event()
+
+    async def read(self, wait_s: float) -> LogSlice:
+        self.asked += 1
+        if self.asked == 2:
+            await self.go_on.wait()
+        return await super().read(wait_s)
+
+
+async def test_a_log_whose_answer_is_late_is_not_alive_until_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kvatlas_indexer.feed._READ_WAIT_S", 0.001)
+    monkeypatch.setattr("kvatlas_indexer.feed._LATE_S", 0.001)
+    bench = Bench()
+    reader = StallingReader(slice_of(), slice_of(Speaker().events(store(1))))
+    backoff = Backoff(0.0, 0.0, random.Random(1))
+    feed = LogFeed(bench.cell, reader, "redis", backoff=backoff, unix_ms=lambda: bench.now_ms)
+    task = asyncio.create_task(feed.run())
+    await seen(lambda: reader.asked == 2 and not feed.is_alive)
+    assert not bench.status().logs[0].alive
+    assert feed.obstacle is None
+    reader.go_on.set()
+    await seen(lambda: bench.find(1) == [(1, 0, 1)])
+    assert reader.asked in {2, 3}  # nothing was asked for twice
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def seen(happened: Callable[[], bool]) -> None:
+    """As `until`, of what takes time; the test's own limit ends a hang."""
+    while not happened():  # noqa: ASYNC110 - of another task
+        await asyncio.sleep(0.001)
 
 
 def readiness_of(bench: Bench, *feeds: Feed) -> Readiness:

@@ -1,7 +1,8 @@
 """One event log, read for as long as the service runs, into the cell.
 
 A log that does not answer is tried again for ever, with growing pauses, and says why on /readyz;
-the cell is told, so that leases stand still meanwhile.
+the cell is told, so that leases stand still meanwhile. It is told as soon as an answer is late: a
+server that stalls without closing its connections is given up only after longer than a lease.
 """
 
 import asyncio
@@ -15,6 +16,8 @@ from kvatlas_events.backoff import Backoff
 from kvatlas_native import Cell
 
 _READ_WAIT_S = 0.5
+_LATE_S = 0.5
+"""Beyond what a read waits for news. Late answers are no failure, and what they bring is taken."""
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +87,7 @@ class LogFeed:
         try:
             while True:
                 try:
-                    part = await self._reader.read(_READ_WAIT_S)
+                    part = await self._read()
                 except LogUnavailable as error:
                     await _end_of(applying)
                     await self._wait_for_log(str(error))
@@ -94,11 +97,26 @@ class LogFeed:
         finally:
             await _end_of(applying)
 
-    async def _wait_for_log(self, failure: str) -> None:
+    async def _read(self) -> LogSlice:
+        """Read a slice, however long that takes; a log that is late is not alive meanwhile."""
+        reading = asyncio.ensure_future(self._reader.read(_READ_WAIT_S))
+        try:
+            await asyncio.wait([reading], timeout=_READ_WAIT_S + _LATE_S)
+            if not reading.done():
+                self._fail(f"{self._reader.name} is late with its answer")
+            return await reading
+        finally:
+            if reading.cancel():
+                await asyncio.wait([reading])
+
+    def _fail(self, failure: str) -> None:
         if failure != self._failure:
             log.warning("%s", failure)
         self._failure = failure
         self._report(lag_ms=0)
+
+    async def _wait_for_log(self, failure: str) -> None:
+        self._fail(failure)
         await asyncio.sleep(self._backoff.next_s())
 
     async def _take(self, part: LogSlice) -> None:
