@@ -115,6 +115,11 @@ class EmbeddedKafka:
         """Of the running server."""
         return None if self._process is None else self._process.pid
 
+    @property
+    def data(self) -> Path:
+        """Where its partitions' files are, from the first start on: for tests that spoil them."""
+        return Path(self._directory.name if self._directory else ".") / "data"
+
     def start(self) -> None:
         """Start the server with the data that it had, and wait until it serves.
 
