@@ -15,6 +15,7 @@ use kvatlas_wire::v1;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::budget::Budget;
 use crate::changes::Changes;
 use crate::counters::{Count, Counters, Histogram};
 use crate::decode::{self, DecodeError, EventList, Header, Record};
@@ -25,8 +26,6 @@ use crate::worker::{Outcome, Surroundings, Worker};
 const GROUP_RECORDS: usize = 64;
 /// Bytes of records after which a group ends.
 const GROUP_BYTES: usize = 64 << 10;
-/// Table slots of the index that one tick's clean-up looks at.
-const SWEEP_SLOTS: usize = 1 << 17;
 
 /// What a cell is told at its making; all of it is fixed for its life.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,6 +74,7 @@ pub struct Cell {
     pub counters: Counters,
     /// How long look-ups took inside this process.
     pub find_latency: Histogram,
+    pub(crate) budget: Mutex<Budget>,
     index: Index,
     table: Mutex<Table>,
     is_ready: AtomicBool,
@@ -87,6 +87,7 @@ impl Cell {
     #[must_use]
     pub fn new(config: CellConfig) -> Self {
         Self {
+            budget: Mutex::new(Budget::new(config.memory_bytes_max)),
             config,
             counters: Counters::default(),
             find_latency: Histogram::default(),
@@ -107,7 +108,7 @@ impl Cell {
         now_ms: u64,
     ) -> Applied {
         let mut applied = Applied::default();
-        let mut around = self.surroundings(self.has_room());
+        let mut around = self.surroundings(self.room_blocks());
         let place = self.table.lock().logs.place(transport);
         let mut group = Vec::with_capacity(GROUP_RECORDS);
         let mut group_bytes = 0;
@@ -129,9 +130,9 @@ impl Cell {
     /// Time has passed: run leases, frozen unless `log_alive`, hold-back bounds, the memory budget,
     /// and a slice of the index's clean-up.
     pub fn tick(&self, now_ms: u64, log_alive: bool) {
-        let sweep = self.index.sweep(SWEEP_SLOTS);
-        let has_room = self.has_room();
-        let mut around = self.surroundings(has_room);
+        self.sweep();
+        let mut room_blocks = self.room_blocks();
+        let mut around = self.surroundings(room_blocks);
         let mut table = self.table.lock();
         table.logs.on_tick(now_ms, log_alive, self.config.lease_ms);
         let mut outcomes = Vec::new();
@@ -139,7 +140,12 @@ impl Cell {
         let Table { workers, logs, .. } = &mut *table;
         for worker in workers.values_mut().filter(|worker| worker.is_listed()) {
             let outcome = worker.on_tick(&mut around, logs, now_ms);
-            needs.push((worker.key, worker.lacks_records(has_room)));
+            let lacks = worker.lacks_records(room_blocks);
+            if lacks {
+                // Only as many are asked for at a time as there is room for.
+                room_blocks = room_blocks.saturating_sub(worker.blocks_left_out());
+            }
+            needs.push((worker.key, lacks));
             if outcome.changed || outcome.notice.is_some() {
                 outcomes.push((worker.key, outcome));
             }
@@ -151,9 +157,7 @@ impl Cell {
             self.publish(&mut table, key, outcome);
         }
         table.forget_gone(now_ms);
-        if !sweep.more && self.index.memory_bytes().total() > self.config.memory_bytes_max {
-            self.shed(&mut table, now_ms);
-        }
+        self.keep_budget(&mut table, now_ms);
     }
 
     /// Until ready, look-ups answer UNAVAILABLE and health says NOT_SERVING.
@@ -209,7 +213,7 @@ impl Cell {
     /// How far each of these workers is applied.
     #[must_use]
     pub fn positions(&self, keys: &BTreeSet<WorkerKey>) -> Vec<v1::WorkerPosition> {
-        let has_room = self.has_room();
+        let room_blocks = self.room_blocks();
         let table = self.table.lock();
         let known = keys.iter().filter_map(|key| table.workers.get(key));
         known
@@ -217,7 +221,7 @@ impl Cell {
                 worker: Some(crate::worker::worker_message(worker.key)),
                 epoch: worker.sequencer.speaker().epoch,
                 last_event_id: worker.sequencer.applied(),
-                whole: !worker.wants_snapshot(has_room),
+                whole: !worker.wants_snapshot(room_blocks),
             })
             .collect()
     }
@@ -331,7 +335,6 @@ impl Cell {
         around: &mut Surroundings<'_>,
     ) -> Result<(), (Count, String)> {
         let (key, speaker) = (record.header.worker, record.header.speaker);
-        let has_room = around.has_room;
         let is_full = table.workers.len() >= WORKERS_MAX;
         let Table { workers, logs, .. } = &mut *table;
         logs.on_append(place, appended_ms, now_ms);
@@ -345,7 +348,7 @@ impl Cell {
         };
         let outcome = worker.on_record(around, logs, (place, appended_ms), record, now_ms);
         let current = worker.sequencer.speaker();
-        let lacks = worker.lacks_records(has_room);
+        let lacks = worker.lacks_records(around.room_blocks);
         if current.epoch == 0 {
             workers.remove(&key);
         }
@@ -395,48 +398,25 @@ impl Cell {
             table.note(notice);
         }
         if outcome.changed {
-            table.mark(key);
-            self.versions.send_replace(table.version());
+            self.mark(table, key);
         }
     }
 
-    /// Empty the largest worker: the index is over its budget and no dead set is left to sweep.
-    fn shed(&self, table: &mut Table, now_ms: u64) {
-        let mut around = self.surroundings(false);
-        let largest = table
-            .workers
-            .values_mut()
-            .max_by_key(|worker| worker.blocks(&self.index));
-        let Some(worker) = largest.filter(|worker| worker.blocks(&self.index) > 0) else {
-            return;
-        };
-        worker.put_over_budget(&mut around, now_ms);
-        let key = worker.key;
-        let WorkerKey { worker_id, dp_rank } = key;
-        let bytes = self.config.memory_bytes_max;
-        let notice = format!(
-            "worker {worker_id}/{dp_rank} is over budget: the index may use {bytes} bytes; it is not matched until there is room"
-        );
-        let outcome = Outcome {
-            verdict: Verdict::Applied,
-            notice: Some(notice),
-            changed: true,
-        };
-        self.publish(table, key, outcome);
+    /// Tell watchers that a worker has changed.
+    pub(crate) fn mark(&self, table: &mut Table, key: WorkerKey) {
+        table.mark(key);
+        self.versions.send_replace(table.version());
     }
 
-    pub(crate) fn has_room(&self) -> bool {
-        self.index.memory_bytes().total() < self.config.memory_bytes_max / 5 * 4
-    }
-
-    pub(crate) fn surroundings(&self, has_room: bool) -> Surroundings<'_> {
+    pub(crate) fn surroundings(&self, room_blocks: u64) -> Surroundings<'_> {
         Surroundings {
             index: &self.index,
             counters: &self.counters,
             changes: Changes::new(&self.index, &self.counters),
             steps: Vec::new(),
             lease_ms: self.config.lease_ms,
-            has_room,
+            room_blocks,
+            budget: &self.budget,
         }
     }
 }

@@ -9,10 +9,12 @@
 //! 5. `table` – who is there, and what has changed since a watcher's last look
 //! 6. [`lease`] – who still speaks, in the logs' own time
 //!
-//! and of a request: `server`. `need` lists who lacks records; `report` and [`counters`] say how it all went.
+//! and of a request: `server`. `need` lists who lacks records, `budget` says who goes when memory is short and who may
+//! come back; `report` and [`counters`] say how it all went.
 //! A replica's life goes through [`dump`], its state out of one process, and [`restore`], into the next one; `lag` says
 //! who is behind.
 
+mod budget;
 pub mod cell;
 mod changes;
 pub mod counters;

@@ -76,18 +76,20 @@ impl Cell {
                 "index_bytes{part=\"fixed\"}".to_owned(),
                 memory.fixed as u64,
             ),
+            ("index_bytes{part=\"idle\"}".to_owned(), memory.idle as u64),
             (
                 "index_bytes{part=\"retired\"}".to_owned(),
                 memory.retired as u64,
             ),
         ]);
         self.with_table(|table| {
-            for state in ["live", "recovering", "stale"] {
+            for state in ["live", "recovering", "stale", "over_budget"] {
                 gauges.insert(format!("workers{{state=\"{state}\"}}"), 0);
             }
             let (mut recovering, mut held_back) = (0, 0);
             for worker in table.workers.values().filter(|worker| worker.is_listed()) {
                 let state = match worker.state() {
+                    _ if worker.is_over_budget() => "over_budget",
                     v1::WorkerState::Live => "live",
                     v1::WorkerState::Recovering => "recovering",
                     _ => "stale",

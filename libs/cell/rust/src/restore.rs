@@ -170,8 +170,8 @@ impl Restore {
         };
         let cell = Arc::clone(&self.cell);
         let staged = std::mem::take(&mut self.staged);
-        let has_room = cell.has_room();
-        let mut around = cell.surroundings(has_room);
+        let room_blocks = cell.room_blocks();
+        let mut around = cell.surroundings(room_blocks);
         cell.with_table_mut(|table| {
             for (transport, (identity, entry)) in &restored.positions {
                 if table.logs.known_place(transport).is_some() {
@@ -200,7 +200,7 @@ impl Restore {
                 let logs = &table.logs;
                 let lacks = table.workers.get_mut(&key).is_some_and(|worker| {
                     worker.look(&mut around, logs);
-                    worker.lacks_records(has_room)
+                    worker.lacks_records(room_blocks)
                 });
                 table.note_need(key, lacks);
                 table.mark(key);
@@ -343,7 +343,7 @@ impl Restore {
 impl Drop for Restore {
     fn drop(&mut self) {
         for slot in self.staged.iter().filter_map(|staged| staged.slot) {
-            self.cell.index().retire(slot);
+            self.cell.surroundings(0).retire(slot);
         }
     }
 }

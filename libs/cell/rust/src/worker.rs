@@ -4,13 +4,16 @@
 //! changes one of these ends in [`Worker::settle`], the one place that shows or hides its slot.
 
 mod resume;
+mod room;
 
 use kvatlas_events::sequencer::{
     Closing, Digest, Elapsed, Limits, Sequencer, Standing, Step, TIERS, Verdict,
 };
 use kvatlas_index::{Index, SlotId, Tier, WorkerKey};
 use kvatlas_wire::v1;
+use parking_lot::Mutex;
 
+use crate::budget::Budget;
 use crate::changes::Changes;
 use crate::counters::{Count, Counters};
 use crate::decode::{Body, Event, EventList, Record, tier_digests};
@@ -26,8 +29,9 @@ pub(crate) struct Surroundings<'a> {
     /// Room for what a sequencer orders.
     pub steps: Vec<Step<EventList>>,
     pub lease_ms: u64,
-    /// Whether the index may grow.
-    pub has_room: bool,
+    /// Blocks that workers who were put out may come back with.
+    pub room_blocks: u64,
+    pub budget: &'a Mutex<Budget>,
 }
 
 /// One worker of the cell, also for a while after its engine has gone.
@@ -41,7 +45,8 @@ pub(crate) struct Worker {
     lease_runs: bool,
     /// Whether it ran and ended, and has not been renewed since.
     lease_ended: bool,
-    over_budget: bool,
+    /// While it is out for lack of memory: blocks that its whole set has, as far as is known.
+    over_budget: Option<u64>,
     facts: v1::Heartbeat,
     /// The table's version at its last change that watchers are told of.
     pub changed_at: u64,
@@ -69,7 +74,7 @@ impl Worker {
             beat: Heard::default(),
             lease_runs: false,
             lease_ended: false,
-            over_budget: false,
+            over_budget: None,
             facts: v1::Heartbeat::default(),
             changed_at: 0,
             gone_since_ms: None,
@@ -90,6 +95,7 @@ impl Worker {
         let mut steps = std::mem::take(&mut around.steps);
         let mut notice = None;
         let mut beat = None;
+        let is_snapshot = matches!(record.body, Body::Snapshot(_));
         let verdict = match record.body {
             Body::Events(events) => self
                 .sequencer
@@ -109,6 +115,9 @@ impl Worker {
             self.heard = Heard::default();
             self.beat = Heard::default();
             self.gone_since_ms = None;
+            if self.sequencer.standing() == Standing::Whole && !is_snapshot {
+                self.over_budget = None; // a life that begins with an empty set has room
+            }
         }
         self.run(around, steps, now_ms);
         let current = self.sequencer.speaker() == speaker && verdict != Verdict::EpochClosed;
@@ -121,6 +130,10 @@ impl Worker {
             self.beat.note(place, appended_ms);
             if verdict == Verdict::Applied && !heartbeat.digests.is_empty() {
                 notice = self.compare(around, &heartbeat, now_ms);
+            }
+            if self.over_budget.is_some() && !heartbeat.digests.is_empty() {
+                let blocks = heartbeat.digests.iter().map(|tier| tier.blocks);
+                self.over_budget = Some(blocks.fold(0, u64::saturating_add));
             }
             self.facts = *heartbeat;
         }
@@ -174,16 +187,6 @@ impl Worker {
         }
     }
 
-    /// Empty the worker for lack of memory; it is not recovered until there is room.
-    pub fn put_over_budget(&mut self, around: &mut Surroundings<'_>, now_ms: u64) {
-        let mut steps = Vec::new();
-        self.over_budget = true;
-        self.sequencer.give_up(&mut steps);
-        around.counters.add(Count::WorkersOverBudget);
-        self.run(around, steps, now_ms);
-        self.settle(around);
-    }
-
     /// How frontends may use it.
     pub fn state(&self) -> v1::WorkerState {
         match self.sequencer.standing() {
@@ -200,15 +203,15 @@ impl Worker {
     }
 
     /// Whether a snapshot should be sent for it, and would be taken.
-    pub fn wants_snapshot(&self, has_room: bool) -> bool {
-        self.sequencer.needs_snapshot() && (has_room || !self.over_budget)
+    pub fn wants_snapshot(&self, room_blocks: u64) -> bool {
+        self.sequencer.needs_snapshot() && self.blocks_left_out() <= room_blocks
     }
 
     /// Whether its publisher, if it lives, should be asked for what is missing.
-    pub fn lacks_records(&self, has_room: bool) -> bool {
+    pub fn lacks_records(&self, room_blocks: u64) -> bool {
         let lacks = match self.sequencer.standing() {
             Standing::Whole => self.sequencer.known() > self.sequencer.applied(),
-            Standing::Recovering => self.wants_snapshot(has_room),
+            Standing::Recovering => self.wants_snapshot(room_blocks),
             Standing::Closed(_) => false,
         };
         lacks && self.lease_runs && self.sequencer.speaker().epoch > 0
@@ -281,27 +284,19 @@ impl Worker {
         for step in steps.drain(..) {
             match step {
                 Step::Empty => self.change_slot(around),
+                Step::Apply { payload, .. } if self.over_budget.is_some() => {
+                    around.changes.give_back(payload);
+                }
                 Step::Apply { payload, skip } => self.apply(around, payload, skip as usize),
-                Step::Replace(parts) if self.over_budget && !around.has_room => {
-                    drop(parts);
-                    around.counters.add(Count::SnapshotsNoRoom);
-                    self.sequencer.give_up(&mut Vec::new());
-                    return;
-                }
-                Step::Replace(parts) => {
-                    self.over_budget = false;
-                    let index = around.index;
-                    self.change_slot_to(around, |slot| {
-                        for part in &parts {
-                            index.store(slot, Tier::ALL[part.tier], &part.hashes);
-                        }
-                    });
-                    around.counters.add(Count::SnapshotsLoaded);
-                }
+                Step::Replace(parts) => self.load(around, &parts),
                 Step::Close(closing) => self.close(around, closing, now_ms),
             }
         }
         around.steps = steps;
+        if self.over_budget.is_some() && self.sequencer.standing() == Standing::Whole {
+            // Its set is empty, whatever has been sequenced.
+            self.sequencer.give_up(&mut Vec::new());
+        }
         let closed = matches!(self.sequencer.standing(), Standing::Closed(_));
         if self.slot.is_none() && !closed {
             // The index has no slot for it: it waits, without a set, for its next snapshot.
@@ -350,10 +345,10 @@ impl Worker {
     fn close(&mut self, around: &mut Surroundings<'_>, closing: Closing, now_ms: u64) {
         around.changes.flush();
         if let Some(slot) = self.slot.take() {
-            around.index.retire(slot);
+            around.retire(slot);
         }
         self.shown = false;
-        self.over_budget = false;
+        self.over_budget = None;
         match closing {
             Closing::EngineGone => {
                 around.counters.add(Count::ShutdownsEngineGone);
@@ -378,15 +373,15 @@ impl Worker {
         around.changes.flush();
         let fresh = around.index.allocate(self.key).or_else(|_| {
             // Slots of the dead come back with the sweep; a full pass of it is the last resort.
-            while around.index.sweep(usize::MAX).freed > 0 {}
+            around.sweep_all();
             around.index.allocate(self.key)
         });
         if let Ok(slot) = fresh {
             fill(slot);
         }
         match (self.slot, fresh) {
-            (Some(old), Ok(new)) if self.shown => around.index.replace(old, new),
-            (Some(old), _) => around.index.retire(old),
+            (Some(old), Ok(new)) if self.shown => around.replace(old, new),
+            (Some(old), _) => around.retire(old),
             (None, _) => {}
         }
         self.shown &= fresh.is_ok();
@@ -395,8 +390,9 @@ impl Worker {
 
     fn settle(&mut self, around: &Surroundings<'_>) {
         let Some(slot) = self.slot else { return };
-        let matches =
-            self.sequencer.standing() == Standing::Whole && self.lease_runs && !self.over_budget;
+        let matches = self.sequencer.standing() == Standing::Whole
+            && self.lease_runs
+            && self.over_budget.is_none();
         if matches != self.shown {
             self.shown = matches;
             if matches {

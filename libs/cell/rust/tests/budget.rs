@@ -1,0 +1,296 @@
+//! The memory budget of a cell: dead workers' sets go first, then the largest worker is left out of answers, until
+//! there is room for its whole snapshot. Nothing is lost without a count and a notice that say so.
+
+use kvatlas_cell::counters::Count;
+use kvatlas_cell::{Cell, CellConfig};
+use kvatlas_events::sequencer::Limits;
+use kvatlas_index::{FindOptions, Matches, Query};
+use kvatlas_wire::{frame, v1};
+use prost::Message as _;
+
+const NOW_MS: u64 = 1_000_000_000;
+const MEMORY_BYTES_MAX: usize = 8 << 20;
+/// Blocks that take well over half of the budget, but less than all of it.
+const LARGE: u64 = 170_000;
+const SMALL: u64 = 20_000;
+/// Workers with as many blocks as the small one: nearly twice what there is room for.
+const SMALL_ONES: u64 = 20;
+/// As many as one record may carry.
+const HASHES_MAX: usize = 60_000;
+
+fn cell() -> Cell {
+    let cell = Cell::new(CellConfig {
+        cell: "blue".to_owned(),
+        model: "m".to_owned(),
+        block_size: 16,
+        hash_contract: "contract".to_owned(),
+        replica_id: "a".to_owned(),
+        version: "0".to_owned(),
+        lease_ms: 10_000,
+        limits: Limits {
+            hold_back_batches: 64,
+            hold_back_ms: 1_000,
+            recover_ms: 1_000,
+            snapshot_parts: 64,
+            snapshot_hashes: 1 << 20,
+        },
+        memory_bytes_max: MEMORY_BYTES_MAX,
+    });
+    cell.set_ready(true);
+    cell
+}
+
+/// The blocks of a worker's prompt, its own.
+fn hashes(worker_id: u64, count: u64) -> Vec<u64> {
+    (0..count)
+        .map(|block| (worker_id << 40 | block).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        .collect()
+}
+
+fn apply(cell: &Cell, worker_id: u64, epoch: u64, body: v1::Batch) {
+    let header = v1::Header {
+        worker: Some(v1::Worker {
+            worker_id,
+            dp_rank: 0,
+        }),
+        epoch,
+        instance_id: 4,
+        cell: "blue".to_owned(),
+        model: "m".to_owned(),
+        block_size: 16,
+        hash_contract: "contract".to_owned(),
+        publisher: String::new(),
+    };
+    let batch = v1::Batch {
+        header: Some(header),
+        ..body
+    };
+    let record = frame::seal(&batch.encode_to_vec());
+    let applied = cell.apply([(record.as_slice(), NOW_MS)], "redis", NOW_MS);
+    assert_eq!(applied.first_rejection, None);
+}
+
+fn event(kind: v1::event::Kind, first_event_id: u64) -> v1::Batch {
+    v1::Batch {
+        first_event_id,
+        events: vec![v1::Event { kind: Some(kind) }],
+        ..v1::Batch::default()
+    }
+}
+
+fn store(cell: &Cell, worker_id: u64, epoch: u64, hashes: &[u64]) {
+    for (hashes, event_id) in hashes.chunks(HASHES_MAX).zip(1..) {
+        let store = v1::Store {
+            parent_sequence_hash: None,
+            sequence_hashes: hashes.to_vec(),
+            tier: v1::Tier::Device.into(),
+        };
+        let body = event(v1::event::Kind::Store(store), event_id);
+        apply(cell, worker_id, epoch, body);
+    }
+}
+
+fn snapshot(cell: &Cell, worker_id: u64, epoch: u64, sequence_hashes: Vec<u64>) {
+    let digest = v1::TierDigest {
+        tier: v1::Tier::Device.into(),
+        blocks: sequence_hashes.len() as u64,
+        digest: sequence_hashes.iter().fold(0, |digest, hash| digest ^ hash),
+    };
+    let parts = sequence_hashes.chunks(HASHES_MAX);
+    for (hashes, part) in parts.clone().zip(0..) {
+        let snapshot = v1::Snapshot {
+            as_of_event_id: 1,
+            part,
+            parts: parts.len() as u32,
+            tier: v1::Tier::Device.into(),
+            sequence_hashes: hashes.to_vec(),
+            digests: vec![digest],
+        };
+        let body = v1::Batch {
+            snapshot: Some(snapshot),
+            ..v1::Batch::default()
+        };
+        apply(cell, worker_id, epoch, body);
+    }
+}
+
+fn leave(cell: &Cell, worker_id: u64) {
+    let reason = v1::shutdown::Reason::EngineGone.into();
+    let shutdown = v1::event::Kind::Shutdown(v1::Shutdown { reason });
+    apply(cell, worker_id, 1, event(shutdown, 2));
+}
+
+/// Ticks until the clean-up is done and nobody else is put out; bounded, since each tick does some of it.
+fn settle(cell: &Cell) {
+    (0..200).for_each(|_| cell.tick(NOW_MS, true));
+}
+
+fn out(cell: &Cell) -> u64 {
+    cell.gauges()["workers{state=\"over_budget\"}"]
+}
+
+fn small_ones(cell: &Cell) {
+    for worker in 1..=SMALL_ONES {
+        store(cell, worker, 1, &hashes(worker, SMALL + worker));
+    }
+}
+
+fn depth(cell: &Cell, hashes: &[u64]) -> Option<u32> {
+    let mut matches = Matches::default();
+    let query = Query::SequenceHashes(hashes);
+    cell.find(query, &FindOptions::default(), &mut matches);
+    assert!(matches.depths.len() <= 1);
+    matches.depths.first().copied()
+}
+
+#[test]
+fn over_the_budget_the_largest_worker_alone_leaves_the_answers_and_is_counted() {
+    let cell = cell();
+    store(&cell, 1, 1, &hashes(1, SMALL));
+    store(&cell, 2, 1, &hashes(2, 2 * LARGE));
+    store(&cell, 3, 1, &hashes(3, SMALL + 1));
+    assert_eq!(depth(&cell, &hashes(2, 100)), Some(100));
+    settle(&cell);
+    assert_eq!(cell.counters.get(Count::WorkersOverBudget), 1);
+    assert_eq!(depth(&cell, &hashes(2, 100)), None);
+    assert_eq!(depth(&cell, &hashes(1, 100)), Some(100));
+    assert_eq!(depth(&cell, &hashes(3, 100)), Some(100));
+    let notices = cell.take_notices();
+    assert!(
+        notices
+            .iter()
+            .any(|notice| notice.contains("2/0 is over budget")),
+        "{notices:?}"
+    );
+}
+
+#[test]
+fn sets_of_dead_workers_go_before_anybody_living_is_put_out() {
+    let cell = cell();
+    store(&cell, 1, 1, &hashes(1, LARGE));
+    // A new life empties the worker; the dead set and the new one together are over the budget.
+    store(&cell, 1, 2, &hashes(9, LARGE));
+    store(&cell, 2, 1, &hashes(2, SMALL));
+    settle(&cell);
+    assert_eq!(cell.counters.get(Count::WorkersOverBudget), 0);
+    assert_eq!(depth(&cell, &hashes(1, 100)), None);
+    assert_eq!(depth(&cell, &hashes(9, 100)), Some(100));
+    assert_eq!(depth(&cell, &hashes(2, 100)), Some(100));
+}
+
+#[test]
+fn only_as_many_are_put_out_as_do_not_fit_and_they_are_the_largest() {
+    let cell = cell();
+    small_ones(&cell);
+    settle(&cell);
+    let put_out = cell.counters.get(Count::WorkersOverBudget);
+    // A block takes 18 to 35 bytes in a table, and up to a sixth more for idle pages.
+    let fit = |bytes: u64| MEMORY_BYTES_MAX as u64 / bytes / SMALL;
+    assert!(
+        (fit(41)..=fit(18)).contains(&(SMALL_ONES - put_out)),
+        "{put_out} of {SMALL_ONES} are out"
+    );
+    assert_eq!(out(&cell), put_out);
+    for worker in 1..=SMALL_ONES {
+        let expected = (worker <= SMALL_ONES - put_out).then_some(100);
+        assert_eq!(depth(&cell, &hashes(worker, 100)), expected, "{worker}");
+    }
+}
+
+#[test]
+fn nobody_comes_and_goes_while_nothing_changes_but_what_is_sent_again() {
+    let cell = cell();
+    small_ones(&cell);
+    settle(&cell);
+    let put_out = cell.counters.get(Count::WorkersOverBudget);
+    let last = SMALL_ONES;
+    for round in 1..=20 {
+        for worker in last + 1 - put_out..=last {
+            snapshot(&cell, worker, 1, hashes(worker, SMALL + worker));
+        }
+        for worker in 1..=last - put_out {
+            store(&cell, worker, 1, &hashes(worker, SMALL + worker)[..100]);
+        }
+        settle(&cell);
+        assert_eq!(cell.counters.get(Count::WorkersOverBudget), put_out);
+        assert_eq!(cell.counters.get(Count::SnapshotsNoRoom), round * put_out);
+        assert_eq!(out(&cell), put_out);
+    }
+    assert!(cell.needs(100, None).is_empty());
+}
+
+#[test]
+fn an_index_that_grows_little_by_little_puts_out_one_after_another_and_stays_near_its_budget() {
+    let cell = cell();
+    let step = SMALL / 10;
+    let mut put_out = 0;
+    for (event_id, from) in (0..SMALL).step_by(step as usize).enumerate() {
+        for worker in 1..=SMALL_ONES {
+            let grown = hashes(worker, from + step + worker);
+            let stored = v1::Store {
+                parent_sequence_hash: None,
+                sequence_hashes: grown[from as usize..].to_vec(),
+                tier: v1::Tier::Device.into(),
+            };
+            let kind = v1::event::Kind::Store(stored);
+            apply(&cell, worker, 1, event(kind, event_id as u64 + 1));
+            cell.tick(NOW_MS, true);
+            put_out = put_out.max(out(&cell));
+        }
+    }
+    settle(&cell);
+    let gauges = cell.gauges();
+    let in_use: u64 = ["tables", "bitmaps", "fixed"]
+        .map(|part| gauges[&format!("index_bytes{{part=\"{part}\"}}")])
+        .iter()
+        .sum();
+    assert!(in_use < MEMORY_BYTES_MAX as u64, "{in_use}");
+    assert!((4..=15).contains(&put_out), "{put_out}");
+    assert_eq!(cell.counters.get(Count::WorkersOverBudget), put_out);
+    // What they were sent since has been passed over.
+    assert_eq!(out(&cell), put_out);
+}
+
+#[test]
+fn who_was_put_out_is_asked_for_and_taken_whole_once_there_is_room_with_a_margin() {
+    let cell = cell();
+    small_ones(&cell);
+    settle(&cell);
+    let put_out = cell.counters.get(Count::WorkersOverBudget);
+    let whole = hashes(SMALL_ONES, SMALL + SMALL_ONES);
+    snapshot(&cell, SMALL_ONES, 1, whole.clone());
+    assert_eq!(depth(&cell, &whole), None);
+    assert_eq!(cell.counters.get(Count::SnapshotsNoRoom), 1);
+    assert!(cell.needs(100, None).is_empty());
+    // One of about its size makes no room for it and for the margin, four do.
+    leave(&cell, 1);
+    settle(&cell);
+    assert!(cell.needs(100, None).is_empty());
+    (2..=4).for_each(|worker| leave(&cell, worker));
+    settle(&cell);
+    let needs = cell.needs(100, None);
+    assert!((1..=4).contains(&needs.len()), "{needs:?}");
+    snapshot(&cell, SMALL_ONES, 1, whole.clone());
+    assert_eq!(depth(&cell, &whole), Some(whole.len() as u32));
+    assert_eq!(cell.counters.get(Count::SnapshotsNoRoom), 1);
+    settle(&cell);
+    assert_eq!(depth(&cell, &whole), Some(whole.len() as u32));
+    assert_eq!(cell.counters.get(Count::WorkersOverBudget), put_out);
+    assert_eq!(out(&cell), put_out - 1);
+}
+
+#[test]
+fn a_new_life_that_begins_with_nothing_is_not_out_and_one_that_opens_with_too_much_is() {
+    let cell = cell();
+    store(&cell, 1, 1, &hashes(1, 2 * LARGE));
+    store(&cell, 2, 1, &hashes(2, 2 * LARGE + 1));
+    settle(&cell);
+    assert_eq!(out(&cell), 2);
+    snapshot(&cell, 1, 2, hashes(1, 2 * LARGE));
+    store(&cell, 2, 2, &hashes(2, SMALL));
+    assert_eq!(depth(&cell, &hashes(1, 100)), None);
+    assert_eq!(depth(&cell, &hashes(2, 100)), Some(100));
+    settle(&cell);
+    assert_eq!(out(&cell), 1);
+    assert_eq!(cell.counters.get(Count::WorkersOverBudget), 2);
+}
