@@ -85,6 +85,19 @@ def test_digests_are_compared_at_equal_events_and_a_difference_needs_a_snapshot(
     assert bench.count("digests_mismatched") == 1
 
 
+def test_what_is_left_over_of_an_emptied_publisher_is_found() -> None:
+    bench, speaker = Bench(), Speaker()
+    bench.feed(speaker.events(store(1, 2)), speaker.heartbeat([]))
+    assert bench.counts(["digests_compared", "digests_mismatched"]) == {
+        "digests_compared": 1,
+        "digests_mismatched": 1,
+    }
+    assert (bench.state(), bench.find(1, 2)) == (RECOVERING, [])
+    bench.feed(*speaker.snapshot([]), speaker.heartbeat([]))
+    assert (bench.state(), bench.worker().info.blocks) == (LIVE, 0)
+    assert bench.count("digests_mismatched") == 1
+
+
 def test_a_snapshot_that_is_not_what_its_digests_say_changes_nothing() -> None:
     bench, speaker = Bench(), Speaker()
     bench.feed(speaker.events(store(1)))

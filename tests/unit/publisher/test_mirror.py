@@ -211,7 +211,17 @@ def test_clearing_says_so_once(make: Make) -> None:
     assert mirror.apply([Cleared(None)]) == [Clear(None)]
     assert mirror.apply([Cleared(None)]) == []
     assert mirror.held_blocks == 0
-    assert mirror.digests() == ()
+
+
+def test_digests_name_the_device_even_when_nothing_is_held(make: Make) -> None:
+    # An indexer with left-over blocks would otherwise have nothing to compare them with.
+    empty = TierDigest(Said.DEVICE, 0, 0)
+    mirror = make()
+    assert mirror.digests() == (empty,)
+    mirror.apply([stored(1, tier=Tier.HOST)])
+    assert mirror.digests() == (empty, TierDigest(Said.HOST, 1, S[0]))
+    mirror.apply([Cleared(None)])
+    assert mirror.digests() == (empty,)
 
 
 def test_clearing_a_tier_first_takes_out_what_it_alone_made_reachable(make: Make) -> None:

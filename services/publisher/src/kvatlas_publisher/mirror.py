@@ -149,11 +149,14 @@ class Mirror:
         return self._native.unreachable_blocks()
 
     def digests(self) -> tuple[TierDigest, ...]:
-        """Number and XOR of the published sequence hashes, of every tier that has any."""
+        """Number and XOR of the published sequence hashes: of the device, and of tiers that have any.
+
+        An emptied mirror so says that it is empty; saying nothing would claim nothing to compare.
+        """
         return tuple(
             TierDigest(tier, blocks, digest)
             for tier, (blocks, digest) in zip(TIERS, self._native.digests(), strict=True)
-            if blocks
+            if blocks or tier is SaidTier.DEVICE
         )
 
     def published_blocks(self, tier: Tier) -> int:

@@ -148,11 +148,11 @@ class Mirror:
         return sum(not block.published for block in self._blocks.values())
 
     def digests(self) -> tuple[TierDigest, ...]:
-        """Number and XOR of the published sequence hashes, of every tier that has any."""
+        """Number and XOR of the published sequence hashes: of the device, and of tiers that have any."""
         return tuple(
             TierDigest(TIERS[tier], self._published[tier], self._digests[tier])
             for tier in Tier
-            if self._published[tier]
+            if self._published[tier] or tier is Tier.DEVICE
         )
 
     def snapshot(self) -> Mapping[SaidTier, Hashes]:
