@@ -153,7 +153,7 @@ async def test_it_serves_before_engine_and_log_are_there_and_says_what_is_missin
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--state-dir", "x"], "--state-dir is not in this build"),
+        (["--state-dir", f"{__file__}/x"], f"--state-dir {__file__}/x cannot be written"),
         (["--log", "kafka://h"], "kafka: this URL is not of the form"),
         (["--log", "memory:"], "memory: lives inside one process"),
         (["--events", "nowhere"], "'nowhere' is neither tcp://HOST:PORT nor ipc://PATH"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -34,6 +35,7 @@ from kvatlas_hashing import item_hash, reference
 from kvatlas_publisher.session import Session
 from kvatlas_publisher.session_terms import SessionSettings
 from kvatlas_publisher.settings import EngineSpec
+from kvatlas_publisher.state_dir import StateDir
 
 CAPTURES = Path(__file__).parents[2] / "fixtures" / "engines"
 TIMING = StreamTiming(replay_timeout_s=0.3, idle_s=0.5)
@@ -106,6 +108,8 @@ def spec_of(engine: Engine, **changes: Any) -> EngineSpec:  # noqa: ANN401 - pas
 async def running(
     spec: EngineSpec,
     *logs: LogWriter,
+    state: StateDir | None = None,
+    now_unix_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
     **changes: Any,  # noqa: ANN401 - passed on
 ) -> AsyncGenerator[Session, None]:
     values: dict[str, Any] = {
@@ -116,7 +120,8 @@ async def running(
         "timing": TIMING,
         "delivery": DeliverySettings(retry_s_max=0.05),
     }
-    session = Session(spec, SessionSettings(**(values | changes)), logs, None)
+    settings = SessionSettings(**(values | changes))
+    session = Session(spec, settings, logs, None, state=state, now_unix_us=now_unix_us)
     task = asyncio.create_task(session.run())
     try:
         yield session
@@ -302,6 +307,21 @@ async def test_an_engine_that_is_gone_is_said_so_and_one_that_returns_begins_ane
         back = (1, 1, ("store", None, S[:1], Tier.DEVICE))
         await wire_engine.until(lambda: log.events[-1] == back)
         assert len(beats(log)) >= beats_before
+
+
+async def test_a_new_session_opens_a_higher_epoch_though_the_clock_was_set_back(
+    wire_engine: Engine, tmp_path: Path
+) -> None:
+    log, state = KeepingLog(), StateDir.open(tmp_path)
+    ahead_us = time.time_ns() // 1_000 + 3_600_000_000
+    for clock_us in (ahead_us, ahead_us - 60_000_000):
+        async with running(
+            spec_of(wire_engine), log, state=state, now_unix_us=lambda now=clock_us: now
+        ):
+            before = len(log.batches)
+            await wire_engine.until(lambda before=before: len(log.batches) > before)
+    epochs = list(dict.fromkeys(batch.header.epoch for batch in log.batches))
+    assert epochs == [ahead_us, ahead_us + 1]
 
 
 async def test_the_rank_is_what_the_engine_says(wire_engine: Engine) -> None:

@@ -25,6 +25,7 @@ from kvatlas_publisher.settings import (
     engine_specs,
     new_instance_id,
 )
+from kvatlas_publisher.state_dir import StateDir
 
 # Of the grace period, to deliver the last words; the rest is for everything else to end.
 _GRACE_FOR_DELIVERY = 0.7
@@ -83,6 +84,7 @@ async def publishing(
     http: aiohttp.ClientSession,
 ) -> AsyncGenerator[list[Session], None]:
     """Make a session per engine rank; at the exit all have said that they leave."""
+    state = None if settings.state_dir is None else StateDir.open(settings.state_dir)
     shared = SessionSettings(
         instance_id=new_instance_id(),
         advertised_rpc=str(settings.advertise or rpc.address),
@@ -98,6 +100,7 @@ async def publishing(
             shared,
             spec.open_writers(),
             None if spec.engine_url is None else EngineHttp(http, spec.engine_url),
+            state=state,
         )
         for spec in specs
     ]

@@ -63,6 +63,12 @@ class SessionsCollector(Collector):
             ("events", "Events said.", lambda s: s.counters.events),
             ("records", "Records sealed.", lambda s: s.counters.records),
             ("rejections", "Appends that a receiver refused.", lambda s: s.counters.rejected),
+            (
+                "state_corrupt",
+                "Files of --state-dir set aside.",
+                lambda s: s.counters.state_corrupt,
+            ),
+            ("state_failures", "Of --state-dir.", lambda s: s.counters.state_failures),
             ("suspects_removed", "Blocks over the engine's capacity.", _suspects_removed),
         )
         for name, text, value in counters:

@@ -13,10 +13,7 @@ Everything runs on one event loop; the path from a message to the outboxes never
 import asyncio
 import contextlib
 import logging
-import os
-import socket
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from kvatlas_chassis import FatalError, SettingsError, TaskSet
@@ -24,26 +21,25 @@ from kvatlas_engines import READERS, MalformedMessage, Reason, decode_payload
 from kvatlas_engines.follower import Follower
 from kvatlas_engines.stream import Deliver, DeliverRun, Effect, Hole, NewLife
 from kvatlas_events import (
-    Header,
     LogWriter,
     RecordsRejected,
     ShutdownReason,
     Worker,
 )
 from kvatlas_events.delivery import Delivery
-from kvatlas_hashing import CONTRACT
 from kvatlas_native import Heard
 from kvatlas_publisher.engine_http import EngineHttp, Scrape, check_agreement
-from kvatlas_publisher.life import Life, next_epoch
+from kvatlas_publisher.epochs import Epochs
+from kvatlas_publisher.life import Life
 from kvatlas_publisher.mirror import Mirror
 from kvatlas_publisher.outlets import Outlets
-from kvatlas_publisher.session_terms import SessionCounters, SessionSettings
+from kvatlas_publisher.session_terms import SessionCounters, SessionSettings, header_of
 from kvatlas_publisher.settings import EngineSpec
+from kvatlas_publisher.state_dir import Owner, StateDir
 
 log = logging.getLogger(__name__)
 
 _LOG_EVERY_S = 10.0
-_OWN_EPOCHS_MAX = 256  # older ones are in no outbox any more
 
 
 class Session:
@@ -54,7 +50,11 @@ class Session:
         settings: what all sessions share.
         writers: where records go; the session closes them.
         http: the engine's HTTP; None: it has none that we know.
+        state: what is kept over restarts; None: nothing.
         now_unix_us: the wall clock.
+
+    Raises:
+        SettingsError: the state cannot be read.
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class Session:
         writers: Sequence[LogWriter],
         http: EngineHttp | None,
         *,
+        state: StateDir | None = None,
         now_unix_us: Callable[[], int] = lambda: time.time_ns() // 1_000,
     ) -> None:
         self.spec = spec
@@ -80,8 +81,9 @@ class Session:
         self._rank_known = spec.dp_rank is not None
         self._blind_spots = 0
         self._indexed_any = False
-        self._highest_epoch = 0
-        self._own_epochs: deque[int] = deque(maxlen=_OWN_EPOCHS_MAX)
+        self._epochs = Epochs(
+            Owner(spec.cell, self.worker), state, self.counters, now_unix_us=now_unix_us
+        )
         self._flush_timer: asyncio.TimerHandle | None = None
         self._following = TaskSet()
         self._delivering = TaskSet()
@@ -255,9 +257,7 @@ class Session:
 
     def _begin_life(self) -> Life:
         self._bank_counters()
-        epoch = next_epoch(self._now_unix_us(), self._highest_epoch)
-        self._highest_epoch = epoch
-        self._own_epochs.append(epoch)
+        epoch = self._epochs.open()
         self._ended_life = None
         self.counters.lives += 1
         self._blind_spots = 0
@@ -268,16 +268,7 @@ class Session:
         )
         if self.scrape is not None:
             mirror.capacity_blocks = self.scrape.capacity_blocks
-        header = Header(
-            worker=self.worker,
-            epoch=epoch,
-            instance_id=self._settings.instance_id,
-            cell=self.spec.cell,
-            model=self.spec.model,
-            block_size=self.spec.block_size,
-            hash_contract=CONTRACT,
-            publisher=f"{socket.gethostname()}-{os.getpid()}",
-        )
+        header = header_of(self.spec, self.worker, epoch, self._settings.instance_id)
         self.life = Life(header, mirror, self._settings.replay_bytes_max)
         log.info("worker %s: epoch %d begins", self.worker, epoch)
         return self.life
@@ -304,6 +295,7 @@ class Session:
         self._rank_known = True
         self._end_life(ShutdownReason.ENGINE_GONE)
         self.worker = Worker(self.spec.worker_id, said)
+        self._epochs.move_to(self.worker)
         self._ended_life = None
         before, self._outlets = self._outlets, self._make_outlets()
         self._delivering.start(self._hand_over(before, self._outlets), name="hand over")
@@ -425,7 +417,7 @@ class Session:
             self._writers,
             snapshot=self._snapshot,
             refused=self._on_refused,
-            is_ours=self._own_epochs.__contains__,
+            is_ours=self._epochs.is_ours,
             settings=self._settings.delivery,
         )
 

@@ -1,11 +1,16 @@
-"""What a session is given by its process, and what it counts."""
+"""What a session is given by its process, what it counts, and how its records are headed."""
 
+import os
+import socket
 from collections import Counter
 from dataclasses import dataclass, field
 
 from kvatlas_engines import Reason
 from kvatlas_engines.stream import StreamTiming
+from kvatlas_events import Header, Worker
 from kvatlas_events.delivery import DeliverySettings
+from kvatlas_hashing import CONTRACT
+from kvatlas_publisher.settings import EngineSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,4 +42,20 @@ class SessionCounters:
     lives_ended: Counter[str] = field(default_factory=Counter[str])
     unindexable: Counter[Reason] = field(default_factory=Counter[Reason])
     suspects_removed: int = 0
+    state_corrupt: int = 0
+    state_failures: int = 0
     event_lag_s: float = 0.0
+
+
+def header_of(spec: EngineSpec, worker: Worker, epoch: int, instance_id: int) -> Header:
+    """Return the header of all records of one life."""
+    return Header(
+        worker=worker,
+        epoch=epoch,
+        instance_id=instance_id,
+        cell=spec.cell,
+        model=spec.model,
+        block_size=spec.block_size,
+        hash_contract=CONTRACT,
+        publisher=f"{socket.gethostname()}-{os.getpid()}",
+    )

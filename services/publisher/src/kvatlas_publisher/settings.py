@@ -94,7 +94,11 @@ class PublisherSettings(ServiceSettings):
     role: Literal["", "prefill", "decode"] = ""
     labels: dict[str, str] = Field(default_factory=dict[str, str])
     engines: tuple[EngineSettings, ...] = ()
-    state_dir: Path | None = Field(default=None, description="not in this build")
+    state_dir: Path | None = Field(
+        default=None,
+        description="where the highest epoch used is kept over restarts, a file per engine rank; "
+        "publishers may share it. Without it, a clock that was set back can open an older epoch",
+    )
     listen: HostPort = Field(
         default=HostPort("127.0.0.1", 0), description="where Publisher RPC is served"
     )
@@ -115,8 +119,6 @@ class PublisherSettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if self.state_dir is not None:
-            raise ValueError("--state-dir is not in this build")
         if self.engines and (self.events is not None or self.worker_id is not None):
             raise ValueError(
                 "--events and --worker-id stand in each entry of engines:, if there is one"
