@@ -208,13 +208,14 @@ fn nobody_comes_and_goes_while_nothing_changes_but_what_is_sent_again() {
         for worker in last + 1 - put_out..=last {
             snapshot(&cell, worker, 1, hashes(worker, SMALL + worker));
         }
-        for worker in 1..=last - put_out {
+        for worker in 1..=last {
             store(&cell, worker, 1, &hashes(worker, SMALL + worker)[..100]);
         }
         settle(&cell);
         assert_eq!(cell.counters.get(Count::WorkersOverBudget), put_out);
         assert_eq!(cell.counters.get(Count::SnapshotsNoRoom), round * put_out);
         assert_eq!(out(&cell), put_out);
+        assert_eq!(depth(&cell, &hashes(last, 100)), None);
     }
     assert!(cell.needs(100, None).is_empty());
 }
@@ -247,8 +248,11 @@ fn an_index_that_grows_little_by_little_puts_out_one_after_another_and_stays_nea
     assert!(in_use < MEMORY_BYTES_MAX as u64, "{in_use}");
     assert!((4..=15).contains(&put_out), "{put_out}");
     assert_eq!(cell.counters.get(Count::WorkersOverBudget), put_out);
-    // What they were sent since has been passed over.
-    assert_eq!(out(&cell), put_out);
+    assert_eq!(
+        out(&cell),
+        put_out,
+        "nobody came back by what it was sent since"
+    );
 }
 
 #[test]
