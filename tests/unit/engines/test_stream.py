@@ -5,6 +5,7 @@ from typing import Any
 from kvatlas_engines.stream import (
     Ask,
     Deliver,
+    DeliverRun,
     Effect,
     Hole,
     LifeEnd,
@@ -30,6 +31,8 @@ class Driver:
             match effect:
                 case Deliver():
                     shown.append(effect.payload.decode())
+                case DeliverRun():
+                    shown += [payload.decode() for payload in effect.payloads]
                 case Ask():
                     self.generation = effect.generation
                     shown.append(("ask", effect.start))
