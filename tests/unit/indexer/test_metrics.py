@@ -56,3 +56,17 @@ def test_lag_is_told_in_sum_and_of_the_furthest_behind_by_name() -> None:
     assert 'kvatlas_indexer_worker_lag_ms{worker="99/0"} 70.0' in lines
     named = [line for line in lines if line.startswith("kvatlas_indexer_worker_lag_events{")]
     assert len(named) == LAGGING_NAMED
+
+
+def test_who_is_out_for_lack_of_memory_is_on_the_page() -> None:
+    bench = Bench(memory_bytes_max=600_000)
+    bench.feed(Speaker(1).events(store(1)), Speaker(2).events(store(*range(1_000, 60_000))))
+    registry = CollectorRegistry()
+    CellCollector(bench.cell, registry)
+    lines = generate_latest(registry).decode().splitlines()
+    assert 'kvatlas_indexer_workers{state="over_budget"} 0.0' in lines
+    bench.pass_ms(100)
+    lines = generate_latest(registry).decode().splitlines()
+    assert 'kvatlas_indexer_workers{state="over_budget"} 1.0' in lines
+    assert "kvatlas_indexer_workers_over_budget_total 1.0" in lines
+    assert any(line.startswith('kvatlas_indexer_index_bytes{part="idle"}') for line in lines)
