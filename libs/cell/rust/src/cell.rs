@@ -337,7 +337,7 @@ impl Cell {
         let (key, speaker) = (record.header.worker, record.header.speaker);
         let is_full = table.workers.len() >= WORKERS_MAX;
         let Table { workers, logs, .. } = &mut *table;
-        logs.on_append(place, appended_ms, now_ms);
+        let at_ms = logs.on_append(place, appended_ms, now_ms);
         let worker = match workers.entry(key) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(_) if is_full => {
@@ -346,7 +346,7 @@ impl Cell {
             }
             Entry::Vacant(entry) => entry.insert(Worker::new(key, self.config.limits)),
         };
-        let outcome = worker.on_record(around, logs, (place, appended_ms), record, now_ms);
+        let outcome = worker.on_record(around, logs, (place, at_ms), record, now_ms);
         let current = worker.sequencer.speaker();
         let lacks = worker.lacks_records(around.room_blocks);
         if current.epoch == 0 {

@@ -5,6 +5,10 @@
 //! seen, moved on by the ticks during which the log demonstrably answered; while it does not, its
 //! time and so all its leases stand still. One tick moves it by at most half a lease, so that a
 //! process that slept does not take its own sleep for the workers' silence.
+//!
+//! The server's clock may have gone on meanwhile. So a log's time is that clock less the time that
+//! it stood still: or the first publisher to come back would age all others by the whole outage. No
+//! more is taken off than the clock really jumped, for it may have stood still as well.
 
 /// Transports of one cell; names beyond the bound share the last place.
 pub const TRANSPORTS_MAX: usize = 8;
@@ -24,6 +28,8 @@ pub struct Log {
     pub position: Option<(String, String)>,
     time_ms: u64,
     set_at_ms: u64,
+    behind_ms: u64,
+    frozen_ms: u64, // of which no jump of the clock has been taken off yet
 }
 
 /// All logs of one cell.
@@ -47,6 +53,8 @@ impl Logs {
                     position: None,
                     time_ms: 0,
                     set_at_ms: 0,
+                    behind_ms: 0,
+                    frozen_ms: 0,
                 });
                 self.logs.len() - 1
             }
@@ -71,14 +79,25 @@ impl Logs {
         self.logs[place].position = Some((identity.to_owned(), entry.to_owned()));
     }
 
-    /// A record was read that was appended at `appended_ms` by the log's clock.
-    pub fn on_append(&mut self, place: usize, appended_ms: u64, now_ms: u64) {
+    /// A record was read that was appended at `appended_ms` by the log's clock: when that was in
+    /// the log's time.
+    pub fn on_append(&mut self, place: usize, appended_ms: u64, now_ms: u64) -> u64 {
         let log = &mut self.logs[place];
         log.records += 1;
-        if appended_ms > log.time_ms {
-            log.time_ms = appended_ms;
+        if log.time_ms > 0 {
+            let jump_ms = appended_ms
+                .saturating_sub(log.behind_ms)
+                .saturating_sub(log.time_ms);
+            let absorbed_ms = jump_ms.min(log.frozen_ms);
+            log.frozen_ms -= absorbed_ms;
+            log.behind_ms += absorbed_ms;
+        }
+        let at_ms = appended_ms.saturating_sub(log.behind_ms);
+        if at_ms > log.time_ms {
+            log.time_ms = at_ms;
             log.set_at_ms = now_ms;
         }
+        at_ms
     }
 
     /// What the service knows of a log.
@@ -92,9 +111,13 @@ impl Logs {
     /// Time has passed; `any_alive` false freezes all.
     pub fn on_tick(&mut self, now_ms: u64, any_alive: bool, lease_ms: u64) {
         for log in &mut self.logs {
-            let passed = now_ms.saturating_sub(log.set_at_ms).min(lease_ms / 2);
-            if any_alive && log.alive && log.time_ms > 0 {
-                log.time_ms = log.time_ms.saturating_add(passed);
+            let passed = now_ms.saturating_sub(log.set_at_ms);
+            if log.time_ms == 0 {
+                // Nothing has been heard that could grow old.
+            } else if any_alive && log.alive {
+                log.time_ms = log.time_ms.saturating_add(passed.min(lease_ms / 2));
+            } else {
+                log.frozen_ms = log.frozen_ms.saturating_add(passed);
             }
             log.set_at_ms = now_ms;
         }
@@ -110,32 +133,32 @@ impl Logs {
 /// When a worker was last heard, per log.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Heard {
-    appended_ms: [Option<u64>; TRANSPORTS_MAX],
+    at_ms: [Option<u64>; TRANSPORTS_MAX],
 }
 
 impl Heard {
-    /// A record of the worker, appended at `appended_ms`.
-    pub fn note(&mut self, place: usize, appended_ms: u64) {
-        let last = &mut self.appended_ms[place];
-        *last = (*last).max(Some(appended_ms));
+    /// A record of the worker, appended at `at_ms` of the log's time.
+    pub fn note(&mut self, place: usize, at_ms: u64) {
+        let last = &mut self.at_ms[place];
+        *last = (*last).max(Some(at_ms));
     }
 
-    /// Every log that heard it, by transport, and when last.
+    /// Every log that heard it, by transport, and when last, by the log's clock.
     pub fn marks<'a>(&'a self, logs: &'a Logs) -> impl Iterator<Item = (&'a str, u64)> {
-        let marks = self.appended_ms.iter().zip(logs.all());
-        marks.filter_map(|(appended, log)| appended.map(|at| (log.transport.as_str(), at)))
+        let marks = self.at_ms.iter().zip(logs.all());
+        marks.filter_map(|(heard, log)| {
+            heard.map(|at_ms| (log.transport.as_str(), at_ms + log.behind_ms))
+        })
     }
 
     /// How long ago by the log that heard it last; `None` if never.
     #[must_use]
     pub fn age_ms(&self, logs: &Logs) -> Option<u64> {
         let ages = self
-            .appended_ms
+            .at_ms
             .iter()
             .zip(logs.all())
-            .filter_map(|(appended, log)| {
-                appended.map(|appended_ms| log.time_ms.saturating_sub(appended_ms))
-            });
+            .filter_map(|(heard, log)| heard.map(|at_ms| log.time_ms.saturating_sub(at_ms)));
         ages.min()
     }
 }
@@ -168,6 +191,41 @@ mod tests {
         logs.report("redis", false, 0, 0);
         tick(&mut logs, 90_400, 95_000, true);
         assert_eq!(heard.age_ms(&logs), Some(1_000));
+    }
+
+    #[test]
+    fn who_comes_back_first_after_an_outage_ages_nobody() {
+        let (mut logs, mut heard) = (Logs::default(), Heard::default());
+        let place = logs.place("redis");
+        let at_ms = logs.on_append(place, 50_000, 0);
+        heard.note(place, at_ms);
+        tick(&mut logs, 0, 300, true);
+        tick(&mut logs, 400, 60_300, false);
+        logs.on_append(place, 110_400, 60_350);
+        assert_eq!(heard.age_ms(&logs), Some(400));
+        tick(&mut logs, 60_400, 61_200, true);
+        let age_ms = heard.age_ms(&logs);
+        assert_eq!(age_ms, Some(400 + 850));
+        // Its own next record is heard, and a replica that takes over knows the log's clock.
+        let at_ms = logs.on_append(place, 111_300, 61_250);
+        heard.note(place, at_ms);
+        assert_eq!(heard.age_ms(&logs), Some(0));
+        assert_eq!(heard.marks(&logs).collect::<Vec<_>>(), [("redis", 111_300)]);
+    }
+
+    #[test]
+    fn a_clock_that_stood_still_with_its_log_is_believed() {
+        let (mut logs, mut heard) = (Logs::default(), Heard::default());
+        let place = logs.place("redis");
+        logs.on_append(place, 50_000, 0);
+        tick(&mut logs, 0, 60_000, false);
+        let at_ms = logs.on_append(place, 50_100, 60_000);
+        heard.note(place, at_ms);
+        tick(&mut logs, 60_000, 60_900, true);
+        assert_eq!(heard.age_ms(&logs), Some(900));
+        let at_ms = logs.on_append(place, 51_000, 60_900);
+        heard.note(place, at_ms);
+        assert_eq!(heard.age_ms(&logs), Some(0));
     }
 
     #[test]

@@ -86,7 +86,7 @@ impl Worker {
         &mut self,
         around: &mut Surroundings<'_>,
         logs: &Logs,
-        (place, appended_ms): (usize, u64),
+        (place, at_ms): (usize, u64),
         record: Record<'_>,
         now_ms: u64,
     ) -> Outcome {
@@ -123,11 +123,11 @@ impl Worker {
         let current = self.sequencer.speaker() == speaker && verdict != Verdict::EpochClosed;
         let beaten = beat.is_some() && current;
         if current {
-            self.heard.note(place, appended_ms);
+            self.heard.note(place, at_ms);
             self.renew(around, logs);
         }
         if let Some(heartbeat) = beat.filter(|_| current) {
-            self.beat.note(place, appended_ms);
+            self.beat.note(place, at_ms);
             if verdict == Verdict::Applied && !heartbeat.digests.is_empty() {
                 notice = self.compare(around, &heartbeat, now_ms);
             }
