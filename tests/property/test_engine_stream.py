@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from kvatlas_engines.anchor import Resumed
 from kvatlas_engines.stream import (
     Ask,
     Deliver,
@@ -72,6 +73,8 @@ class Machine(RuleBasedStateMachine):
                     self.lives[-1].extend(Deliver(seq, payload) for seq, payload in numbered)
                 case Deliver() | Hole():
                     self.lives[-1].append(effect)
+                case Resumed():
+                    raise AssertionError("no life was to be taken up again")
 
     @rule(arrives=st.lists(st.booleans(), min_size=1, max_size=4), together=st.booleans())
     def engine_sends(self, *, arrives: list[bool], together: bool) -> None:

@@ -62,6 +62,7 @@ class Pair:
     """The two mirrors of one engine, told the same."""
 
     def __init__(self, engine: str, block_size: int, blocks_max: int) -> None:
+        self.engine, self.block_size, self.blocks_max = engine, block_size, blocks_max
         self.reader = READERS[engine](block_size)
         self.specified = reference.Mirror(blocks_max=blocks_max)
         self.native = Mirror(engine=engine, block_size=block_size, blocks_max=blocks_max)
@@ -107,6 +108,22 @@ class Pair:
     def set_capacity(self, blocks: int) -> None:
         for mirror in (self.native, self.sealing, self.specified):
             mirror.capacity_blocks = blocks
+
+    def restart(self) -> None:
+        """Go on with mirrors made of the bytes of the old ones; counters begin anew."""
+        for name in ("native", "sealing"):
+            old: Mirror = getattr(self, name)
+            state = old.export_state()
+            new = Mirror.restored(
+                state, engine=self.engine, block_size=self.block_size, blocks_max=self.blocks_max
+            )
+            assert new.export_state() == state
+            assert new.capacity_blocks == old.capacity_blocks
+            assert new.blind_spots == old.blind_spots
+            setattr(self, name, new)
+        self.specified.unindexable.clear()
+        self.specified.suspects_removed = 0
+        self.check([])
 
     def suspect_all(self) -> None:
         for mirror in (self.native, self.sealing, self.specified):
@@ -304,6 +321,8 @@ def test_any_stream_is_taken_as_the_specification_takes_it(
                 pair.set_capacity(data.draw(st.integers(0, 6)))
             case 1:
                 pair.suspect_all()
+            case 2 | 3:
+                pair.restart()
             case _:
                 pass
         payload = bytearray(msgspec.msgpack.encode(message))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from kvatlas_engines.anchor import Resumed
 from kvatlas_engines.stream import (
     Ask,
     Deliver,
@@ -36,7 +37,7 @@ class Driver:
                 case Ask():
                     self.generation = effect.generation
                     shown.append(("ask", effect.start))
-                case Hole() | NewLife():
+                case Hole() | NewLife() | Resumed():
                     shown.append(effect)
         return shown
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from kvatlas_engines.anchor import Anchor
 from kvatlas_engines.endpoint import Endpoint
 from kvatlas_engines.raw import MalformedMessage, Message, ReplayEnd, parse_frames
 from kvatlas_engines.stream import Ask, Effect, Stream, StreamTiming
@@ -56,6 +57,7 @@ class Follower:
         replay: where it answers for its past; None: it does not.
         timing: see `StreamTiming`.
         handle: takes effects.
+        anchor: take this life up again; only with `replay`.
     """
 
     def __init__(
@@ -65,9 +67,12 @@ class Follower:
         *,
         handle: Callable[[Sequence[Effect]], None],
         timing: StreamTiming | None = None,
+        anchor: Anchor | None = None,
     ) -> None:
         self.counters = FollowerCounters()
-        self.stream = Stream(has_replay=replay is not None, timing=timing or StreamTiming())
+        self.stream = Stream(
+            has_replay=replay is not None, timing=timing or StreamTiming(), anchor=anchor
+        )
         self.connected = False
         self._events = events
         self._replay = replay

@@ -20,6 +20,10 @@ permanent hole. One answer is not enough, since a slow reader loses replies too.
 outstanding, live messages wait in a bounded buffer; what does not fit is lost like any message and
 found again as a gap. A life in which nothing was delivered yet asks from 0; so does a new one.
 
+A life can be taken up again by another process, which knows the digest of the last message that was
+delivered (`Anchor`). Nothing is delivered before the engine has answered with that very message
+(`Resumed`) or the life has ended (`NewLife`).
+
 Whoever drives this calls one method per input, carries out the effects in order, and calls `tick`
 a few times a second. Only the effects of the newest `Ask` may be fed back (`generation`).
 """
@@ -28,6 +32,8 @@ import enum
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from kvatlas_engines.anchor import Anchor, Resumed, digest_of
 
 
 class LifeEnd(enum.StrEnum):
@@ -78,7 +84,7 @@ class NewLife:
     reason: LifeEnd
 
 
-Effect = Deliver | DeliverRun | Ask | Hole | NewLife
+Effect = Deliver | DeliverRun | Ask | Hole | NewLife | Resumed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,16 +131,25 @@ class _Question:
 
 
 class Stream:
-    """Follows one engine's numbered messages through all of its lives."""
+    """Follows one engine's numbered messages through all of its lives.
 
-    def __init__(self, *, has_replay: bool, timing: StreamTiming) -> None:
+    Args:
+        has_replay: someone answers questions about the past.
+        timing: how long to wait.
+        anchor: take this life up again; only with `has_replay`.
+    """
+
+    def __init__(
+        self, *, has_replay: bool, timing: StreamTiming, anchor: Anchor | None = None
+    ) -> None:
         self.counters = StreamCounters()
         self._timing = timing
         self._has_replay = has_replay
         self._replay_answers = has_replay
         self._connected = False
-        self._unverified = False  # a reconnect since the anchor was last compared
-        self._last: Deliver | None = None
+        # A reconnect since the anchor was last compared, or it never was.
+        self._unverified = anchor is not None
+        self._last: Deliver | Anchor | None = anchor
         self._live_last: int | None = None
         self._heard = 0.0
         self._question: _Question | None = None
@@ -150,6 +165,11 @@ class Stream:
     def last_seq(self) -> int | None:
         """The last message delivered in this life."""
         return None if self._last is None else self._last.seq
+
+    @property
+    def last_message(self) -> Deliver | None:
+        """The same with its payload; None also before a life that is taken up has `Resumed`."""
+        return self._last if isinstance(self._last, Deliver) else None
 
     def connected(self, now: float) -> list[Effect]:
         """The live socket has a peer (again): it may be another engine than before."""
@@ -205,7 +225,7 @@ class Stream:
             if wrong is not None:
                 return [self._end_life(wrong), self._ask(now)]
             question.previous = seq
-            return []
+            return self._resume(Deliver(seq, payload))
         if question.previous is not None and seq <= question.previous:
             self.counters.duplicates += 1
             return []
@@ -264,10 +284,22 @@ class Stream:
         """Say what the first reply to an anchored question disproves, if anything."""
         if self._last is None or seq != self._last.seq:
             return LifeEnd.HISTORY_GONE
-        if payload != self._last.payload:
+        is_same = (
+            digest_of(payload) == self._last.digest
+            if isinstance(self._last, Anchor)
+            else payload == self._last.payload
+        )
+        if not is_same:
             return LifeEnd.RESTARTED
         self._unverified = False
         return None
+
+    def _resume(self, message: Deliver) -> list[Effect]:
+        """The anchor was confirmed; say so the first time."""
+        if not isinstance(self._last, Anchor):
+            return []
+        self._last = message
+        return [Resumed()]
 
     def _advance(self, question: _Question, message: Deliver) -> list[Effect]:
         """Deliver one replayed message if nothing unexplained is missing before it."""
@@ -325,7 +357,8 @@ class Stream:
     def _jump(self, reason: LifeEnd) -> list[Effect]:
         """Go on at the first message that waits, over a gap that no one can fill."""
         if not self._buffer:
-            return []
+            # Nobody waits but him who has a life to take up: it will not be.
+            return [self._end_life(reason)] if isinstance(self._last, Anchor) else []
         contiguous = self._last is not None and self._buffer[0].seq == self._last.seq + 1
         if contiguous and not self._unverified:
             return []

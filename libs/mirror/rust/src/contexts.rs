@@ -109,6 +109,12 @@ impl Contexts {
         self.by_number[number as usize].seed
     }
 
+    /// Adapter and salt.
+    pub fn names(&self, number: u32) -> (Option<&str>, Option<&str>) {
+        let context = &self.by_number[number as usize];
+        (context.lora_name.as_deref(), context.cache_salt.as_deref())
+    }
+
     /// Whether a block that names these may stand below one of this context.
     pub fn agrees(&self, number: u32, lora_name: Option<&str>, cache_salt: Option<&str>) -> bool {
         let context = &self.by_number[number as usize];

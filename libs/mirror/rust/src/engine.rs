@@ -29,7 +29,7 @@ pub mod blind {
 /// Translates one engine's raw events; remembers which cache group is indexed.
 #[derive(Debug)]
 pub struct Reader {
-    engine: Engine,
+    pub(crate) engine: Engine,
     pub(crate) block_size: usize,
     pub(crate) groups: GroupFilter,
     pub(crate) blind_spots: u8,
@@ -152,7 +152,7 @@ pub struct EngineMirror {
     pub mirror: Mirror,
     /// What is to be published.
     pub said: Said,
-    reader: Reader,
+    pub(crate) reader: Reader,
     batch: Batch,
 }
 

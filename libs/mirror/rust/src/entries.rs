@@ -45,6 +45,18 @@ impl Slot for Entry {
     }
 }
 
+/// An entry, as it is kept over a restart.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    pub key: EngineKey,
+    pub node: u32,
+    pub held_at: u32,
+    /// A bit per tier.
+    pub held: u8,
+    /// A bit per tier, of those held.
+    pub suspect: u8,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Entries {
@@ -111,19 +123,89 @@ impl Entries {
 
     /// A new hash stands for `node` on `tier`.
     pub fn add(&mut self, key: EngineKey, node: u32, tier: Tier) {
-        let halves = [key.high >> 32, key.high, key.low >> 32, key.low];
-        let id = self.entries.insert(Entry {
-            key: halves.map(|half| half as u32),
+        let id = self.insert(Row {
+            key,
             node,
             held_at: 0,
             held: 0,
             suspect: 0,
         });
+        self.add_tier(id, tier);
+    }
+
+    fn insert(&mut self, row: Row) -> u32 {
+        let key = row.key;
+        let halves = [key.high >> 32, key.high, key.low >> 32, key.low];
+        let id = self.entries.insert(Entry {
+            key: halves.map(|half| half as u32),
+            node: row.node,
+            held_at: row.held_at,
+            held: row.held,
+            suspect: row.suspect,
+        });
         let entries = &self.entries;
         self.by_key.insert_unique(key.table_hash(), id, |&id| {
             entries.get(id).key().table_hash()
         });
-        self.add_tier(id, tier);
+        id
+    }
+
+    // --- as rows ---
+
+    /// All of them, in no order.
+    pub fn rows(&self) -> impl Iterator<Item = (u32, Row)> {
+        let all = self.entries.ids().map(|id| (id, self.entries.get(id)));
+        let used = all.filter(|(_, entry)| entry.held != 0);
+        used.map(|(id, entry)| {
+            let row = Row {
+                key: entry.key(),
+                node: entry.node,
+                held_at: entry.held_at,
+                held: entry.held,
+                suspect: entry.suspect,
+            };
+            (id, row)
+        })
+    }
+
+    /// All entry numbers are below.
+    pub fn slots(&self) -> usize {
+        self.entries.ids().len()
+    }
+
+    /// What the next arrival on the device tier gets as its `held_at`.
+    pub const fn arrivals(&self) -> u32 {
+        self.arrivals
+    }
+
+    /// The suspects of the device tier, oldest first.
+    pub fn suspects_by_age(&self) -> impl Iterator<Item = u32> {
+        let queue = self.queue.iter().skip(self.next_suspect).copied();
+        queue.filter(|id| self.is_device_suspect(*id))
+    }
+
+    /// Puts in a row whose key is new and that is on some tier.
+    pub fn restore(&mut self, row: Row) -> u32 {
+        for tier in TIERS {
+            self.held[tier as usize] += usize::from(row.held & bit(tier) != 0);
+            self.suspects[tier as usize] += usize::from(row.suspect & bit(tier) != 0);
+        }
+        self.insert(row)
+    }
+
+    /// Sets what `arrivals` and `suspects_by_age` gave; false: these are not the suspects. Each
+    /// entry may be queued once.
+    pub fn restore_suspects(&mut self, arrivals: u32, queue: Vec<u32>) -> bool {
+        let whole = queue.len() == self.suspects[Tier::Device as usize]
+            && queue.iter().all(|id| self.is_device_suspect(*id));
+        self.arrivals = arrivals;
+        self.queue = queue;
+        self.next_suspect = 0;
+        whole
+    }
+
+    fn is_device_suspect(&self, entry: u32) -> bool {
+        self.entries.get(entry).suspect & bit(Tier::Device) != 0
     }
 
     /// A known hash is on one tier more.

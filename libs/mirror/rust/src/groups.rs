@@ -15,6 +15,16 @@ pub struct GroupFilter {
 }
 
 impl GroupFilter {
+    /// The indexed group, and whether its kind named it.
+    pub const fn parts(&self) -> (Option<i128>, bool) {
+        (self.main, self.by_kind)
+    }
+
+    /// The filter of those parts.
+    pub const fn from_parts(main: Option<i128>, by_kind: bool) -> Self {
+        Self { main, by_kind }
+    }
+
     /// Refuses a store of another group; true if what was indexed before was another group.
     pub fn admit_store(
         &mut self,

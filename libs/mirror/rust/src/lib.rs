@@ -22,6 +22,7 @@ mod payload;
 mod said;
 mod sglang;
 mod slab;
+mod state;
 mod tree;
 mod vllm;
 
@@ -31,3 +32,4 @@ pub use model::{Batch, EngineKey, Event, Reason, Refusal, Stored, TIERS, Tier};
 pub use msgpack::Malformed;
 pub use payload::Engine;
 pub use said::{BATCH_EVENTS_MAX, BATCH_HASHES_MAX, Kind, Operation, Said};
+pub use state::BadState;

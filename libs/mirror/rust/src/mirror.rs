@@ -107,6 +107,12 @@ impl Mirror {
 
     // --- what it can be asked ---
 
+    /// Engine hashes held at most.
+    #[must_use]
+    pub(crate) const fn blocks_max(&self) -> usize {
+        self.blocks_max
+    }
+
     /// Engine hashes held, published or not, over all tiers.
     #[must_use]
     pub fn held_blocks(&self) -> usize {

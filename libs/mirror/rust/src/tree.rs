@@ -237,6 +237,32 @@ impl Tree {
         None
     }
 
+    /// Visits every node but the parent of first blocks: each after its parent, siblings in order.
+    pub fn each_in_order(&self, mut visit: impl FnMut(u32)) {
+        let is_ghost = |id: &u32| *id != ROOT && !self.is_held(*id) && self.has_children(*id);
+        for top in std::iter::once(ROOT).chain(self.nodes.ids().filter(is_ghost)) {
+            if top != ROOT {
+                visit(top);
+            }
+            let mut each = self.next_below(top, top);
+            while let Some(node) = each {
+                visit(node);
+                each = self.next_below(top, node);
+            }
+        }
+    }
+
+    /// All node numbers are below.
+    pub fn slots(&self) -> usize {
+        self.nodes.ids().len()
+    }
+
+    /// Whether there is a node of this sequence hash.
+    pub fn knows(&self, sequence: u64) -> bool {
+        let same = |&id: &u32| self.nodes.get(id).sequence == sequence;
+        self.by_sequence.find(sequence, same).is_some()
+    }
+
     pub fn has_children(&self, node: u32) -> bool {
         self.nodes.get(node).first_child != NONE
     }

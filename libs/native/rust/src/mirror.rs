@@ -68,18 +68,21 @@ fn tier_of(number: usize) -> PyResult<Tier> {
     tier.ok_or_else(|| PyValueError::new_err(format!("no tier {number}")))
 }
 
+fn engine_of(name: &str) -> PyResult<Engine> {
+    match name {
+        "vllm" => Ok(Engine::Vllm),
+        "sglang" => Ok(Engine::Sglang),
+        other => Err(PyValueError::new_err(format!("no reader of {other:?}"))),
+    }
+}
+
 #[pymethods]
 impl EngineMirror {
     #[new]
     #[pyo3(signature = (*, engine, block_size, blocks_max))]
     fn new(engine: &str, block_size: usize, blocks_max: usize) -> PyResult<Self> {
-        let engine = match engine {
-            "vllm" => Engine::Vllm,
-            "sglang" => Engine::Sglang,
-            other => return Err(PyValueError::new_err(format!("no reader of {other:?}"))),
-        };
         Ok(Self {
-            native: NativeMirror::new(engine, block_size, blocks_max),
+            native: NativeMirror::new(engine_of(engine)?, block_size, blocks_max),
             columns: Batch::default(),
         })
     }
@@ -93,6 +96,31 @@ impl EngineMirror {
         } else {
             tell_all(native, &payloads, dp_rank)
         }
+    }
+
+    // --- over a restart ---
+
+    fn export_state<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let native = &self.native;
+        PyBytes::new(py, &py.detach(|| native.export_state()))
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (state, *, engine, block_size, blocks_max))]
+    fn import_state(
+        py: Python<'_>,
+        state: &[u8],
+        engine: &str,
+        block_size: usize,
+        blocks_max: usize,
+    ) -> PyResult<Self> {
+        let engine = engine_of(engine)?;
+        let native =
+            py.detach(|| NativeMirror::import_state(engine, block_size, blocks_max, state));
+        Ok(Self {
+            native: native.map_err(|error| PyValueError::new_err(error.0))?,
+            columns: Batch::default(),
+        })
     }
 
     // --- columns ---

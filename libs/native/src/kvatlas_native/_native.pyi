@@ -57,6 +57,17 @@ class EngineMirror:
 
         Stops before a message that names another rank than `dp_rank`.
         """
+    def export_state(self) -> bytes:
+        """What is held, for `import_state`; neither what waits to be sealed nor counters."""
+    @staticmethod
+    def import_state(
+        state: bytes, *, engine: str, block_size: int, blocks_max: int
+    ) -> EngineMirror:
+        """Return the mirror that `export_state` was asked of; the rest as in `__init__`.
+
+        Raises:
+            ValueError: it is damaged, of other settings, or holds more than `blocks_max`.
+        """
     def stored(
         self,
         hashes: Sequence[int],

@@ -28,20 +28,24 @@ def next_epoch(now_unix_us: int, highest_seen: int) -> int:
 
 
 class Life:
-    """From a fresh mirror to its shutdown. Event ids count from 1.
+    """From a fresh mirror, or one that outlived a restart, to its shutdown. Event ids count from 1.
 
     Args:
         header: of all its records.
-        mirror: empty.
+        mirror: empty, unless `resumed`.
         recent_bytes_max: of the sealed records kept for replays.
+        resumed: it opens with a snapshot, which has to be sent. The snapshot counts as event 1 and
+            not as 0, which a receiver that lost it would take for the beginning of an empty set.
     """
 
-    def __init__(self, header: Header, mirror: Mirror, recent_bytes_max: int = 0) -> None:
+    def __init__(
+        self, header: Header, mirror: Mirror, recent_bytes_max: int = 0, *, resumed: bool = False
+    ) -> None:
         self.header = header
         self.mirror = mirror
-        self.recent = RecentRecords(recent_bytes_max)
+        self._sealed_event_id = 1 if resumed else 0
+        self.recent = RecentRecords(recent_bytes_max, self._sealed_event_id + 1)
         self._encoded_header = encode_header(header)
-        self._sealed_event_id = 0
         self._farewell: bytes | None = None
 
     @property

@@ -93,6 +93,7 @@ async def publishing(
         flush_s=settings.flush_s,
         mirror_blocks_max=settings.mirror_blocks_max,
         replay_bytes_max=settings.replay_bytes_max,
+        checkpoint_s=settings.checkpoint_s,
     )
     sessions = [
         Session(

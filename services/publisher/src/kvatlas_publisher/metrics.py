@@ -69,6 +69,9 @@ class SessionsCollector(Collector):
                 lambda s: s.counters.state_corrupt,
             ),
             ("state_failures", "Of --state-dir.", lambda s: s.counters.state_failures),
+            ("checkpoints", "Mirrors written.", lambda s: s.counters.checkpoints),
+            ("checkpoints_resumed", "Gone on from.", lambda s: s.counters.checkpoints_resumed),
+            ("checkpoints_dropped", "Not gone on from.", lambda s: s.counters.checkpoints_dropped),
             ("suspects_removed", "Blocks over the engine's capacity.", _suspects_removed),
         )
         for name, text, value in counters:

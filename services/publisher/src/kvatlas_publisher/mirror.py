@@ -7,6 +7,7 @@ Python object on the way. Events that another reader has decoded already can be 
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 from kvatlas_engines import (
     Cleared,
@@ -39,6 +40,25 @@ class Mirror:
         self, *, engine: str = "vllm", block_size: int = 16, blocks_max: int = 4_000_000
     ) -> None:
         self._native = EngineMirror(engine=engine, block_size=block_size, blocks_max=blocks_max)
+
+    # --- over a restart ---
+
+    def export_state(self) -> bytes:
+        """Return what is held, for `restored`; what waits to be sealed is not in it."""
+        return self._native.export_state()
+
+    @classmethod
+    def restored(cls, state: bytes, *, engine: str, block_size: int, blocks_max: int) -> Self:
+        """Return the mirror that `export_state` was asked of; the rest as in `__init__`.
+
+        Raises:
+            ValueError: it is damaged, of other settings, or larger than allowed.
+        """
+        mirror = cls(engine=engine, block_size=block_size, blocks_max=blocks_max)
+        mirror._native = EngineMirror.import_state(
+            state, engine=engine, block_size=block_size, blocks_max=blocks_max
+        )
+        return mirror
 
     # --- what it is told ---
 

@@ -61,6 +61,11 @@ class Outlets:
         for delivery in self.deliveries:
             delivery.push_heartbeat(record)
 
+    def require_snapshot(self) -> None:
+        """Send a snapshot everywhere, before what is pushed from now on."""
+        for delivery in self.deliveries:
+            delivery.require_snapshot()
+
     async def close(self, drain_s: float) -> bool:
         """Deliver what is queued for at most `drain_s` seconds; True: all was acknowledged."""
         return all(await gather(*(each.close(drain_s) for each in self.deliveries)))

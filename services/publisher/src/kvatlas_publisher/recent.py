@@ -26,13 +26,14 @@ class RecentRecords:
 
     Args:
         bytes_max: of all records kept, each with its overhead; 0 keeps none.
+        next_event_id: of the first record that will be added.
     """
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, next_event_id: int = 1) -> None:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._kept: deque[_Kept] = deque()
-        self._next_event_id = 1
+        self._next_event_id = next_event_id
 
     @property
     def bytes_kept(self) -> int:

@@ -11,15 +11,15 @@ Everything runs on one event loop; the path from a message to the outboxes never
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
 
-from kvatlas_chassis import FatalError, SettingsError, TaskSet
+from kvatlas_chassis import SettingsError, TaskSet
 from kvatlas_engines import READERS, MalformedMessage, Reason, decode_payload
+from kvatlas_engines.anchor import Resumed
 from kvatlas_engines.follower import Follower
-from kvatlas_engines.stream import Deliver, DeliverRun, Effect, Hole, NewLife
+from kvatlas_engines.stream import Deliver, DeliverRun, Effect, Hole, NewLife, Stream
 from kvatlas_events import (
     LogWriter,
     RecordsRejected,
@@ -28,10 +28,11 @@ from kvatlas_events import (
 )
 from kvatlas_events.delivery import Delivery
 from kvatlas_native import Heard
+from kvatlas_publisher.checkpoint import Checkpoints
 from kvatlas_publisher.engine_http import EngineHttp, Scrape, check_agreement
 from kvatlas_publisher.epochs import Epochs
+from kvatlas_publisher.following import Following
 from kvatlas_publisher.life import Life
-from kvatlas_publisher.mirror import Mirror
 from kvatlas_publisher.outlets import Outlets
 from kvatlas_publisher.session_terms import SessionCounters, SessionSettings, header_of
 from kvatlas_publisher.settings import EngineSpec
@@ -84,20 +85,29 @@ class Session:
         self._epochs = Epochs(
             Owner(spec.cell, self.worker), state, self.counters, now_unix_us=now_unix_us
         )
+        self._checkpoints = Checkpoints(
+            spec, self.worker, state, settings.mirror_blocks_max, self.counters
+        )
         self._flush_timer: asyncio.TimerHandle | None = None
-        self._following = TaskSet()
+        self._watching = TaskSet()
         self._delivering = TaskSet()
         self._models_checked = False
         self._last_alive_s = time.monotonic()
         self._logged_s: dict[str, float] = {}
-        self.follower = self._new_follower()
-        self._follow_task: asyncio.Task[None] | None = None
+        self._following = Following(
+            spec, settings.timing, self._on_effects, self._watching, self._checkpoints.anchor
+        )
         self._outlets = self._make_outlets()
 
     @property
     def deliveries(self) -> Sequence[Delivery]:
         """One per destination."""
         return self._outlets.deliveries
+
+    @property
+    def follower(self) -> Follower:
+        """Of the engine."""
+        return self._following.follower
 
     # --- start and end ---
 
@@ -124,11 +134,13 @@ class Session:
                 publisher speaks for this worker.
         """
         self._outlets.start(self._delivering)
-        self._following.start(self._watch_engine(), name="engine http")
-        self._following.start(self._beat(), name="heartbeat")
-        self._follow()
+        self._watching.start(self._watch_engine(), name="engine http")
+        self._watching.start(self._beat(), name="heartbeat")
+        keeping = self._checkpoints.keep(self._settings.checkpoint_s, self._place)
+        self._watching.start(keeping, name="checkpoints")
+        self._following.start()
         failures = [
-            asyncio.create_task(self._following.failed()),
+            asyncio.create_task(self._watching.failed()),
             asyncio.create_task(self._delivering.failed()),
         ]
         try:
@@ -139,13 +151,14 @@ class Session:
             for failure in failures:
                 failure.cancel()
             await asyncio.gather(*failures, return_exceptions=True)
-            await self._following.close()
+            await self._watching.close()
 
     async def close(self, drain_s: float) -> bool:
         """Say that we leave, deliver it for at most `drain_s` seconds, and let go of everything.
 
         True: every destination has acknowledged everything.
         """
+        self._checkpoints.save(*self._place())
         if self.life is not None:
             self._end_life(ShutdownReason.PUBLISHER_LEAVING)
         whole = await self._outlets.close(drain_s)
@@ -170,6 +183,9 @@ class Session:
                 case NewLife():
                     self._on_payloads(payloads)
                     self._on_new_life(effect)
+                case Resumed():
+                    self._begin_life(resumed=True)
+                    self._heartbeat()
                 case _:
                     continue
         self._on_payloads(payloads)
@@ -249,27 +265,30 @@ class Session:
 
     def _on_new_life(self, end: NewLife) -> None:
         log.warning("worker %s: a new epoch begins: %s", self.worker, end.reason)
-        self.counters.lives_ended[end.reason] += 1
+        self._checkpoints.drop(end.reason)
+        if self.life is not None:
+            self.counters.lives_ended[end.reason] += 1
         self._models_checked = False
         self._flush()
         self._begin_life()
         self._heartbeat()  # what the old epoch held is gone: do not wait to say so
 
-    def _begin_life(self) -> Life:
+    def _place(self) -> tuple[Life | None, Stream]:
+        return self.life, self.follower.stream
+
+    def _begin_life(self, *, resumed: bool = False) -> Life:
         self._bank_counters()
         epoch = self._epochs.open()
         self._ended_life = None
         self.counters.lives += 1
         self._blind_spots = 0
-        mirror = Mirror(
-            engine=self.spec.engine,
-            block_size=self.spec.block_size,
-            blocks_max=self._settings.mirror_blocks_max,
-        )
+        mirror = self._checkpoints.resume() if resumed else self._checkpoints.new_mirror()
         if self.scrape is not None:
             mirror.capacity_blocks = self.scrape.capacity_blocks
         header = header_of(self.spec, self.worker, epoch, self._settings.instance_id)
-        self.life = Life(header, mirror, self._settings.replay_bytes_max)
+        self.life = Life(header, mirror, self._settings.replay_bytes_max, resumed=resumed)
+        if resumed:
+            self._outlets.require_snapshot()
         log.info("worker %s: epoch %d begins", self.worker, epoch)
         return self.life
 
@@ -296,6 +315,7 @@ class Session:
         self._end_life(ShutdownReason.ENGINE_GONE)
         self.worker = Worker(self.spec.worker_id, said)
         self._epochs.move_to(self.worker)
+        self._checkpoints.move_to(self.worker)
         self._ended_life = None
         before, self._outlets = self._outlets, self._make_outlets()
         self._delivering.start(self._hand_over(before, self._outlets), name="hand over")
@@ -365,49 +385,33 @@ class Session:
         now = time.monotonic()
         if self.follower.connected or (self._http is not None and self._http.answers):
             self._last_alive_s = now
-            if self.life is None:
+            if self.life is None and not await self._awaits_proof(now):
                 self._begin_life()
         elif self.life is not None and now - self._last_alive_s >= self._settings.engine_gone_s:
             log.warning("worker %s: the engine is gone", self.worker)
             self.counters.lives_ended["engine_gone"] += 1
             self._end_life(ShutdownReason.ENGINE_GONE)
-            # What comes back begins anew, from all that it still keeps.
-            await self._unfollow()
-            self.follower = self._new_follower()
-            self._follow()
+            await self._following.anew()
         if self.life is not None and self.scrape is not None:
             self.life.mirror.capacity_blocks = self.scrape.capacity_blocks
         self._heartbeat()
+
+    async def _awaits_proof(self, now: float) -> bool:
+        """Whether a checkpoint still waits for an engine that answers; not for ever."""
+        checkpoints = self._checkpoints
+        if checkpoints.anchor is None:
+            return False
+        if not checkpoints.is_overdue(now, self._settings.engine_gone_s):
+            return True
+        checkpoints.drop("the engine does not show its last message")
+        await self._following.anew()
+        return False
 
     async def _watch_engine(self) -> None:
         """Keep asking the engine for its load; a slow answer delays no heartbeat."""
         while self._http is not None:
             await self.check_engine()
             await asyncio.sleep(self._settings.heartbeat_s)
-
-    def _new_follower(self) -> Follower:
-        return Follower(
-            self.spec.events,
-            self.spec.replay,
-            handle=self._on_effects,
-            timing=self._settings.timing,
-        )
-
-    def _follow(self) -> None:
-        self._follow_task = self._following.start(self._run_follower(), name="follower")
-
-    async def _run_follower(self) -> None:
-        try:
-            await self.follower.run()
-        except OSError as error:
-            raise FatalError(f"kvatlas publisher: --events {self.spec.events}: {error}") from None
-
-    async def _unfollow(self) -> None:
-        if self._follow_task is not None:
-            self._follow_task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._follow_task
-            self._follow_task = None
 
     # --- deliveries ---
 

@@ -24,6 +24,8 @@ class SessionSettings:
     flush_s: float = 0.003
     mirror_blocks_max: int = 4_000_000
     replay_bytes_max: int = 8 << 20
+    checkpoint_s: float = 30.0
+    """0: only at stop."""
     timing: StreamTiming = field(default_factory=StreamTiming)
     delivery: DeliverySettings = field(default_factory=lambda: DeliverySettings(flush_s=0.0))
     """What a session seals has waited `flush_s` for company, and need not wait again."""
@@ -44,6 +46,9 @@ class SessionCounters:
     suspects_removed: int = 0
     state_corrupt: int = 0
     state_failures: int = 0
+    checkpoints: int = 0
+    checkpoints_resumed: int = 0
+    checkpoints_dropped: int = 0
     event_lag_s: float = 0.0
 
 

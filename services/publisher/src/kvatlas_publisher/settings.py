@@ -96,8 +96,14 @@ class PublisherSettings(ServiceSettings):
     engines: tuple[EngineSettings, ...] = ()
     state_dir: Path | None = Field(
         default=None,
-        description="where the highest epoch used is kept over restarts, a file per engine rank; "
-        "publishers may share it. Without it, a clock that was set back can open an older epoch",
+        description="where the highest epoch used and the mirror are kept over restarts, two files "
+        "per engine rank; publishers may share it. Without it, a clock that was set back can open "
+        "an older epoch, and what the engine no longer replays is lost at a restart",
+    )
+    checkpoint_s: float = Field(
+        default=30.0,
+        ge=0,
+        description="between two writes of the mirror to --state-dir; 0: only at stop",
     )
     listen: HostPort = Field(
         default=HostPort("127.0.0.1", 0), description="where Publisher RPC is served"

@@ -1,6 +1,7 @@
-"""What a publisher keeps on disk: one small file a worker, with the highest epoch it ever used.
+"""What a publisher keeps on disk: two files a worker.
 
-    kvatlas-{CELL}-{WORKER_ID}-{DP_RANK}.epoch     {"sum": …, "version": 1, "worker": …, …}
+    kvatlas-{CELL}-{WORKER_ID}-{DP_RANK}.epoch         the highest epoch it ever used, as JSON
+    kvatlas-{CELL}-{WORKER_ID}-{DP_RANK}.checkpoint    its mirror, see `checkpoint.py`
 
 Publishers may share a directory: a file's name holds the cell and the worker that it is of, the
 cell's with all but letters, digits and `_.-~` as `%XX`. Other files there are never touched. A file
@@ -117,17 +118,12 @@ class StateDir:
             StateCorrupt: the file held something else, and has been moved aside.
             OSError: it cannot be read, or not be moved.
         """
-        path = self.path / f"{owner.name}.epoch"
+        name = f"{owner.name}.epoch"
+        content = self.read(name, _FILE_BYTES_MAX)
         try:
-            with path.open("rb") as file:
-                content = file.read(_FILE_BYTES_MAX + 1)
-        except FileNotFoundError:
-            return None
-        try:
-            return decode_epoch(owner, content)
+            return None if content is None else decode_epoch(owner, content)
         except StateCorrupt as error:
-            path.replace(path.with_name(f"{path.name}.corrupt"))
-            raise StateCorrupt(f"{path} is corrupt and was moved aside: {error}") from None
+            raise self.set_aside(name, error) from None
 
     def write_epoch(self, owner: Owner, epoch: int) -> None:
         """Keep an owner's highest epoch; on return it outlives a crash of the machine.
@@ -136,6 +132,28 @@ class StateDir:
             OSError: it could not be written; an earlier one stays.
         """
         self.replace(f"{owner.name}.epoch", encode_epoch(owner, epoch))
+
+    def read(self, name: str, bytes_max: int) -> bytes | None:
+        """Return what a file holds, or one byte more than `bytes_max` of it; None: there is none.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        try:
+            with (self.path / name).open("rb") as file:
+                return file.read(bytes_max + 1)
+        except FileNotFoundError:
+            return None
+
+    def set_aside(self, name: str, why: StateCorrupt) -> StateCorrupt:
+        """Move a corrupt file aside and return what to tell of it.
+
+        Raises:
+            OSError: it cannot be moved.
+        """
+        path = self.path / name
+        path.replace(path.with_name(f"{name}.corrupt"))
+        return StateCorrupt(f"{path} is corrupt and was moved aside: {why}")
 
     def replace(self, name: str, content: bytes) -> None:
         """Put a file in the place of whatever has that name, whole and durable.

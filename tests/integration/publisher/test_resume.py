@@ -1,0 +1,88 @@
+"""A session that begins from the checkpoint of an earlier one, against a real ZMQ engine."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvatlas_events import Store
+from kvatlas_publisher.state_dir import StateDir
+from tests.integration.publisher.conftest import WireEngine
+from tests.integration.publisher.test_session import KeepingLog, running, spec_of, stored
+
+
+@pytest.fixture
+def forgetful_engine() -> Iterator[WireEngine]:
+    """Keeps so little that its replay alone cannot tell what it holds."""
+    engine = WireEngine(kept=2)
+    yield engine
+    engine.close()
+
+
+async def remembered(engine: WireEngine, state: StateDir) -> KeepingLog:
+    """Follow the engine for two messages, of three blocks, and leave."""
+    log = KeepingLog()
+    async with running(spec_of(engine), log, state=state):
+        await engine.subscribed()
+        engine.send(stored(1, 2))
+        engine.send(stored(3, first_token=4, parent=2))
+        await engine.until(lambda: len(hashes(log)) == 3)
+    return log
+
+
+def hashes(log: KeepingLog) -> list[int]:
+    """Of all blocks that were said to be stored."""
+    events = [event for batch in log.batches for event in batch.events]
+    return [h for e in events if isinstance(e, Store) for h in e.sequence_hashes.tolist()]
+
+
+async def test_history_that_the_engine_no_longer_replays_outlives_a_restart(
+    forgetful_engine: WireEngine, tmp_path: Path
+) -> None:
+    engine, state = forgetful_engine, StateDir.open(tmp_path)
+    before = await remembered(engine, state)
+    engine.send(stored(4, first_token=6, parent=3))  # nobody hears it
+    log = KeepingLog()
+    async with running(spec_of(engine), log, state=state, engine_gone_s=10.0) as session:
+        await engine.until(lambda: bool(log.batches) and bool(log.batches[-1].heartbeat))
+        assert session.life is not None
+        assert session.life.mirror.held_blocks == 4
+        engine.send(stored(5, first_token=8, parent=4))
+        await engine.until(lambda: session.life is not None and session.life.last_event_id >= 3)
+        await engine.until(lambda: bool(log.batches[-1].heartbeat))
+    assert {b.header.epoch for b in log.batches}.isdisjoint(b.header.epoch for b in before.batches)
+    first = next(batch for batch in log.batches if not batch.heartbeat)
+    assert first.snapshot is not None
+    as_of = first.snapshot.as_of_event_id
+    assert as_of >= 1
+    numbered = [batch for batch in log.batches if batch.events]
+    assert numbered[0].first_event_id == as_of + 1
+    told = [*first.snapshot.sequence_hashes.tolist(), *hashes(log)]
+    assert len(set(told)) == len(told) == 5
+    assert set(told) > set(hashes(before))
+    assert session.counters.checkpoints_resumed == 1
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_without_proof_the_checkpoint_is_dropped_and_nothing_of_it_is_said(
+    wire_engine: WireEngine, tmp_path: Path, *, answers: bool
+) -> None:
+    engine, state = wire_engine, StateDir.open(tmp_path)
+    await remembered(engine, state)
+    if answers:
+        engine.restart()
+        engine.send(stored(9, first_token=90))
+    log = KeepingLog()
+    async with running(spec_of(engine), log, state=state) as session:
+        if answers:
+            await engine.until(lambda: len(hashes(log)) == 1)
+        while not any(batch.heartbeat for batch in log.batches):
+            if answers:
+                engine.answer_replays()
+            await asyncio.sleep(0.002)
+        assert session.life is not None
+        assert session.life.mirror.held_blocks == int(answers)
+        assert session.counters.checkpoints_dropped == 1
+        assert session.counters.checkpoints_resumed == 0
+    assert all(batch.snapshot is None for batch in log.batches)
