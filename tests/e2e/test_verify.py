@@ -1,8 +1,9 @@
 """`kvatlas verify` on real processes: an engine, its publisher, a log, and replicas that may lie."""
 
 import asyncio
+import itertools
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -94,12 +95,15 @@ def sides(replicas: Sequence[IndexerProcess], publisher: str | None = None) -> l
     return words + (["--publisher", publisher] if publisher else [])
 
 
-def doctored(record: bytes) -> bytes:
-    """The same record with another hash for every chain's last block, and nothing to find out by."""
+def doctored(record: bytes, bits: Iterator[int]) -> bytes:
+    """The same record with another hash for every chain's last block, and nothing to find out by.
+
+    Each differs in another bit: changes alike would cancel out in a digest.
+    """
     batch = pb.Batch.FromString(open_record(record))
-    for number, event in enumerate(batch.events):
+    for event in batch.events:
         if event.store.sequence_hashes:
-            event.store.sequence_hashes[-1] ^= 1 << number  # no two alike: they would cancel out
+            event.store.sequence_hashes[-1] ^= 1 << next(bits)
     if batch.snapshot.sequence_hashes:
         assert batch.snapshot.parts == 1
         batch.snapshot.sequence_hashes[-1] ^= 0xFF
@@ -145,7 +149,9 @@ async def test_a_replica_fed_a_doctored_log_differs(against: str) -> None:
             reader = open_reader(on.log.url, cell="blue")
             assert reader is not None
             (writer,) = open_writers(other_log.url, cell="blue")
-            await writer.append([doctored(record) for record in await everything(reader)])
+            bits = itertools.count()
+            records = [doctored(record, bits) for record in await everything(reader)]
+            await writer.append(records)
             await writer.close()
             async with indexer("--log", other_log.url) as bad:
                 await holds(bad, BLOCKS)
