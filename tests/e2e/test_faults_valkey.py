@@ -36,6 +36,10 @@ async def test_a_log_that_stalls_costs_no_match_no_worker_and_nothing_sent_again
             until_s = time.monotonic() + 2 * LEASE_S
             while time.monotonic() < until_s:
                 assert [await cell.differs(each) for each in cell.indexers] == [None, None]
+        # Who comes back first must not age the others.
+        until_s = time.monotonic() + LEASE_S / 2
+        while time.monotonic() < until_s:
+            assert [await cell.differs(each) for each in cell.indexers] == [None, None]
         await cell.is_whole()
         await cell.work()
         await cell.is_whole()

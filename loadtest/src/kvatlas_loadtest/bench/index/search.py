@@ -65,8 +65,7 @@ def next_window(guess_ms: float, tried: Sequence[Tried], rules: Rules) -> int | 
         return math.ceil(max(failed) * step)
     shortest_ms = min(counted)
     if not failed:
-        following = math.floor(shortest_ms / step)
-        return following or None
+        return max(1, math.floor(shortest_ms / step)) if shortest_ms > 1 else None
     longest_ms = max(failed)
     following = round(math.sqrt(shortest_ms * longest_ms))
     within = shortest_ms <= longest_ms * rules.precision
