@@ -12,6 +12,7 @@ from kvatlas_events.log import (
     Appended,
     Fenced,
     LogPosition,
+    LogProber,
     LogReader,
     LogSlice,
     LogUnavailable,
@@ -39,7 +40,7 @@ from kvatlas_events.model import (
     TierDigest,
     Worker,
 )
-from kvatlas_events.urls import open_reader, open_writers
+from kvatlas_events.urls import open_prober, open_reader, open_writers
 
 __all__ = [
     "BATCH_EVENTS_MAX",
@@ -56,6 +57,7 @@ __all__ = [
     "Heartbeat",
     "Load",
     "LogPosition",
+    "LogProber",
     "LogReader",
     "LogSlice",
     "LogUnavailable",
@@ -74,6 +76,7 @@ __all__ = [
     "digest",
     "encode_batch",
     "encode_header",
+    "open_prober",
     "open_reader",
     "open_writers",
     "snapshot_records",

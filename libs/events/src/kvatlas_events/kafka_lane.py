@@ -19,7 +19,7 @@ from kvatlas_events.kafka_server import Client
 
 @dataclass(slots=True)
 class _Pending:
-    records: Sequence[tuple[bytes | None, bytes]]
+    records: Sequence[tuple[bytes, bytes | None]]
     stored: asyncio.Future[None] = field(default_factory=asyncio.Future[None])
     batched: int = 0
 
@@ -45,8 +45,8 @@ class KafkaLane:
         self.failed = False
         """The producer gave a batch up: what it sends after that may be refused too."""
 
-    def append(self, records: Sequence[tuple[bytes | None, bytes]]) -> asyncio.Future[None]:
-        """Queue keys and records; the future says when all are stored.
+    def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> asyncio.Future[None]:
+        """Queue keys and records, None for no value; the future says when all are stored.
 
         Cancelled, what of them is in no batch yet will be in none.
         """

@@ -9,7 +9,7 @@ of cluster and topic.
 # pyright: reportMissingTypeStubs=false
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +27,8 @@ _LOOK_S = 5.0
 _OFFSETS_S = 3.0
 """The library asks again and again for offsets; an outage shall be known sooner than leases end."""
 _SLICE_RECORDS_MAX = 2_048
+_PROBE_KEY = b"probe/"
+"""Of a message without a value: what is no worker's key, and goes before a probe's mark."""
 
 
 class KafkaWriter:
@@ -51,11 +53,28 @@ class KafkaWriter:
 
     async def append(self, records: Sequence[bytes]) -> Appended:
         """As of `LogWriter`; the order is kept among the records of one worker."""
+        await self._send(lambda: self._queue(records), now=not records)
+        suffix = f"+{self._losses}" if self._losses else ""
+        return Appended(identity=self._identity + suffix)
+
+    async def append_probe(self, mark: bytes) -> frozenset[int]:
+        """As of `LogProber`; each partition is a part, for each has a leader of its own."""
+        message = [(_PROBE_KEY + mark, None)]
+        await self._send(lambda: [lane.append(message) for lane in self._lanes.values()], now=False)
+        return frozenset(self._lanes)
+
+    async def close(self) -> None:
+        """As of `LogWriter`."""
+        await self._drop()
+        await self._server.close()
+
+    async def _send(self, queue: Callable[[], list[asyncio.Future[None]]], *, now: bool) -> None:
+        """Wait until all that `queue` hands to the partitions is stored."""
         waiting: list[asyncio.Future[None]] = []
         try:
             async with self._server.bounded():
-                await self._look(now=not records)
-                waiting = self._queue(records)
+                await self._look(now=now)
+                waiting = queue()
                 await asyncio.gather(*waiting)
         except LogUnavailable:
             self._certain = False
@@ -63,13 +82,6 @@ class KafkaWriter:
         finally:
             for each in waiting:
                 each.cancel()
-        suffix = f"+{self._losses}" if self._losses else ""
-        return Appended(identity=self._identity + suffix)
-
-    async def close(self) -> None:
-        """As of `LogWriter`."""
-        await self._drop()
-        await self._server.close()
 
     async def _look(self, *, now: bool) -> None:
         """See that there is a producer, and that the topic is the one it was opened for."""
@@ -95,7 +107,7 @@ class KafkaWriter:
 
     def _queue(self, records: Sequence[bytes]) -> list[asyncio.Future[None]]:
         """Hand the records to their partitions, each one's in order."""
-        shares: dict[int, list[tuple[bytes, bytes]]] = {}
+        shares: dict[int, list[tuple[bytes, bytes | None]]] = {}
         for record in records:
             worker = worker_of_record(record)
             key = b"" if worker is None else f"{worker.worker_id}/{worker.dp_rank}".encode()
@@ -229,6 +241,7 @@ class KafkaReader:
     def _slice(self, batches: Mapping[Any, Sequence[Any]]) -> LogSlice:
         records: list[bytes] = []
         appended_unix_ms: list[int] = []
+        probes: list[tuple[int, bytes]] = []
         messages = 0
         for place, batch in batches.items():
             messages += len(batch)
@@ -236,6 +249,8 @@ class KafkaReader:
                 if each.value is not None:
                     records.append(each.value)
                     appended_unix_ms.append(each.timestamp)
+                elif each.key is not None and each.key.startswith(_PROBE_KEY):
+                    probes.append((place.partition, each.key.removeprefix(_PROBE_KEY)))
             self._next[place.partition] = batch[-1].offset + 1
             end = self._consumer.highwater(place) if self._consumer else None
             self._ends[place.partition] = max(self._ends[place.partition], end or 0)
@@ -247,8 +262,9 @@ class KafkaReader:
             at_head=self._reached(self._ends),
             caught_up=head is not None and self._reached(head),
             trimmed=lost,
-            foreign=messages - len(records),
+            foreign=messages - len(records) - len(probes),
             position=None if identity is None else LogPosition(identity, _entry(self._next)),
+            probes=probes,
         )
 
     def _reached(self, ends: Mapping[int, int]) -> bool:

@@ -74,6 +74,8 @@ class LogSlice:
     """Messages among the records that have not even their outer shape; left out."""
     position: LogPosition | None
     """Where a later reader may go on; None before the log has been reached."""
+    probes: Sequence[tuple[int, bytes]] = ()
+    """Marks of all replicas' `LogProber`s, each with the part of the log that gave it back."""
 
 
 class LogWriter(Protocol):
@@ -101,6 +103,31 @@ class LogWriter(Protocol):
 
     async def close(self) -> None:
         """Let go of connections. Nothing is flushed: what was acknowledged is stored."""
+        ...
+
+
+class LogProber(Protocol):
+    """Shows that a log takes what is appended: a reader whose log takes nothing reads on in peace.
+
+    What it appends are no records. Readers give them back in `LogSlice.probes`; those of before
+    this was known leave them out as foreign.
+    """
+
+    @property
+    def name(self) -> str:
+        """Transport and address without credentials, for logs and metrics."""
+        ...
+
+    async def append_probe(self, mark: bytes) -> frozenset[int]:
+        """Append a mark to each part of the log that can fail by itself; return their numbers.
+
+        Raises:
+            LogUnavailable: at least one part did not take it.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
         ...
 
 

@@ -19,6 +19,7 @@ RECORDS_MAX = 200_000
 """How many of the newest records a log keeps, unless it is told otherwise."""
 
 _FIELD = b"r"
+_PROBE_FIELD = b"p"
 _SLICE_BYTES = 8 << 20
 """A slice aims at so many bytes: the server can be asked for a count of records only."""
 _SLICE_RECORDS_MIN = 16
@@ -69,6 +70,12 @@ class RedisWriter:
         )
         _raise_first(self._server, replies)
         return Appended(identity=replies[1].decode())
+
+    async def append_probe(self, mark: bytes) -> frozenset[int]:
+        """As of `LogProber`; the stream is the log's one part."""
+        key, keep = self._keys.stream, self._records_max
+        await self._server.call("XADD", key, "MAXLEN", "~", keep, "*", _PROBE_FIELD, mark)
+        return frozenset({0})
 
     async def close(self) -> None:
         """As of `LogWriter`."""
@@ -189,6 +196,7 @@ class RedisReader:
             for entry_id, (_, fields) in zip(ids, entries, strict=True)
             if _FIELD in fields
         ]
+        probes = [(0, fields[_PROBE_FIELD]) for _, fields in entries if _PROBE_FIELD in fields]
         lost, self._lost = self._lost, False
         if ids:
             self._read_to = ids[-1]
@@ -201,8 +209,9 @@ class RedisReader:
             at_head=at_head,
             caught_up=head is not None and self._read_to >= head,
             trimmed=lost,
-            foreign=len(ids) - len(records),
+            foreign=len(ids) - len(records) - len(probes),
             position=None if identity is None else LogPosition(identity, _text(self._read_to)),
+            probes=probes,
         )
 
     def _adapt(self, slice_bytes: int, slice_records: int) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from kvatlas_events.grpc_log import GrpcWriter
 from kvatlas_events.kafka_log import KafkaReader, KafkaWriter
 from kvatlas_events.kafka_server import KafkaServer
-from kvatlas_events.log import LogPosition, LogReader, LogWriter
+from kvatlas_events.log import LogPosition, LogProber, LogReader, LogWriter
 from kvatlas_events.redis_log import RECORDS_MAX, RedisReader, RedisWriter
 from kvatlas_events.redis_server import RedisServer
 
@@ -54,6 +54,23 @@ def open_reader(url: str, *, cell: str, position: LogPosition | None = None) -> 
             return KafkaReader(KafkaServer(_kafka_addresses(url)), cell=cell, position=position)
         case _:
             return RedisReader(RedisServer(url), cell=cell, position=position)
+
+
+def open_prober(url: str, *, cell: str) -> LogProber | None:
+    """Open what shows that the log takes what is appended; nothing is connected yet.
+
+    None for `grpc:`: there is no log between publishers and the indexer.
+
+    Raises:
+        ValueError: the URL cannot be used; the message says why and never holds a password.
+    """
+    match _scheme(url):
+        case "grpc":
+            return None
+        case "kafka":
+            return KafkaWriter(KafkaServer(_kafka_addresses(url)), cell=cell)
+        case _:
+            return RedisWriter(RedisServer(url), cell=cell)
 
 
 def _scheme(url: str) -> str:
