@@ -1,12 +1,12 @@
 """The epochs of one worker's lives, each above all that were used before.
 
-With a state directory that goes for any process before this one, too: a clock that was set back
-never opens an older epoch.
+With a state directory, or an indexer that tells what it has seen, that goes for any process before
+this one, too: a clock that was set back opens no older epoch.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kvatlas_chassis import SettingsError
 from kvatlas_events import Worker
@@ -27,6 +27,7 @@ class Epochs:
         state: where the highest one is kept; None: nowhere.
         counters: `state_corrupt` and `state_failures` are counted up.
         now_unix_us: the wall clock.
+        seen: the highest epochs that others have seen, by whose they are.
 
     Raises:
         SettingsError: the owner's file cannot be read.
@@ -39,11 +40,13 @@ class Epochs:
         counters: SessionCounters,
         *,
         now_unix_us: Callable[[], int],
+        seen: Mapping[Owner, int] | None = None,
     ) -> None:
         self._owner = owner
         self._state = state
         self._counters = counters
         self._now_unix_us = now_unix_us
+        self._seen = seen or {}
         self._highest = 0
         self._own: deque[int] = deque(maxlen=_OWN_EPOCHS_MAX)
         self._fails = False
@@ -83,6 +86,7 @@ class Epochs:
             self._on_failure(error)
 
     def _remember(self) -> None:
+        self._highest = max(self._highest, self._seen.get(self._owner, 0))
         if self._state is None:
             return
         try:

@@ -17,6 +17,7 @@ from kvatlas_chassis import (
 from kvatlas_publisher.engine_http import EngineHttp
 from kvatlas_publisher.metrics import SessionsCollector
 from kvatlas_publisher.rpc import RpcServer
+from kvatlas_publisher.seen_epochs import seen_epochs
 from kvatlas_publisher.session import Session
 from kvatlas_publisher.session_terms import SessionSettings
 from kvatlas_publisher.settings import (
@@ -85,6 +86,7 @@ async def publishing(
 ) -> AsyncGenerator[list[Session], None]:
     """Make a session per engine rank; at the exit all have said that they leave."""
     state = None if settings.state_dir is None else StateDir.open(settings.state_dir)
+    writers = [spec.open_writers() for spec in specs]
     shared = SessionSettings(
         instance_id=new_instance_id(),
         advertised_rpc=str(settings.advertise or rpc.address),
@@ -94,16 +96,17 @@ async def publishing(
         mirror_blocks_max=settings.mirror_blocks_max,
         replay_bytes_max=settings.replay_bytes_max,
         checkpoint_s=settings.checkpoint_s,
+        seen_epochs=await seen_epochs(each for spec in specs for each in spec.direct_indexers),
     )
     sessions = [
         Session(
             spec,
             shared,
-            spec.open_writers(),
+            theirs,
             None if spec.engine_url is None else EngineHttp(http, spec.engine_url),
             state=state,
         )
-        for spec in specs
+        for spec, theirs in zip(specs, writers, strict=True)
     ]
     try:
         await asyncio.gather(*(session.check_engine() for session in sessions))

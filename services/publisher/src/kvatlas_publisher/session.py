@@ -83,7 +83,11 @@ class Session:
         self._blind_spots = 0
         self._indexed_any = False
         self._epochs = Epochs(
-            Owner(spec.cell, self.worker), state, self.counters, now_unix_us=now_unix_us
+            Owner(spec.cell, self.worker),
+            state,
+            self.counters,
+            now_unix_us=now_unix_us,
+            seen=settings.seen_epochs,
         )
         self._checkpoints = Checkpoints(
             spec, self.worker, state, settings.mirror_blocks_max, self.counters

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvatlas_engines import Reason
@@ -11,6 +12,7 @@ from kvatlas_events import Header, Worker
 from kvatlas_events.delivery import DeliverySettings
 from kvatlas_hashing import CONTRACT
 from kvatlas_publisher.settings import EngineSpec
+from kvatlas_publisher.state_dir import Owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,8 @@ class SessionSettings:
     replay_bytes_max: int = 8 << 20
     checkpoint_s: float = 30.0
     """0: only at stop."""
+    seen_epochs: Mapping[Owner, int] = field(default_factory=dict[Owner, int])
+    """The highest that the indexers have seen; ours are above."""
     timing: StreamTiming = field(default_factory=StreamTiming)
     delivery: DeliverySettings = field(default_factory=lambda: DeliverySettings(flush_s=0.0))
     """What a session seals has waited `flush_s` for company, and need not wait again."""

@@ -150,6 +150,12 @@ class EngineSpec:
     role: str
     labels: dict[str, str]
 
+    @property
+    def direct_indexers(self) -> list[str]:
+        """Where records go with no log between: host:port each."""
+        direct = [url.removeprefix("grpc://") for url in self.logs if url.startswith("grpc://")]
+        return [address for url in direct for address in url.rstrip("/").split(",")]
+
     def open_writers(self) -> list[LogWriter]:
         """Open every destination of this rank's records.
 
