@@ -193,6 +193,13 @@ impl Cell {
             .report(transport, alive, records, lag_ms);
     }
 
+    /// The log has stopped, and nothing of the last `unproven_ms` has shown that it still went: that
+    /// time ages nobody. To be said once for every stop.
+    pub fn take_back_log_time(&self, transport: &str, unproven_ms: u64) {
+        let mut table = self.table.lock();
+        table.logs.take_back(transport, unproven_ms);
+    }
+
     /// Everything up to `entry` of the log of this identity has been applied; a snapshot keeps it.
     pub fn set_log_position(&self, transport: &str, identity: &str, entry: &str) {
         let mut table = self.table.lock();

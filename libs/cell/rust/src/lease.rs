@@ -6,6 +6,9 @@
 //! time and so all its leases stand still. One tick moves it by at most half a lease, so that a
 //! process that slept does not take its own sleep for the workers' silence.
 //!
+//! That a log has stopped is known only some time after. What the ticks meanwhile moved it on is
+//! taken back ([`Logs::take_back`]), as far as no record was appended in it.
+//!
 //! The server's clock may have gone on meanwhile. So a log's time is that clock less the time that
 //! it stood still: or the first publisher to come back would age all others by the whole outage. No
 //! more is taken off than the clock really jumped, for it may have stood still as well.
@@ -27,6 +30,7 @@ pub struct Log {
     /// How far it is applied: the log's identity and the entry.
     pub position: Option<(String, String)>,
     time_ms: u64,
+    appended_at_ms: u64, // its newest record, by its own time
     set_at_ms: u64,
     behind_ms: u64,
     frozen_ms: u64, // of which no jump of the clock has been taken off yet
@@ -52,6 +56,7 @@ impl Logs {
                     lag_ms: 0,
                     position: None,
                     time_ms: 0,
+                    appended_at_ms: 0,
                     set_at_ms: 0,
                     behind_ms: 0,
                     frozen_ms: 0,
@@ -71,6 +76,7 @@ impl Logs {
     pub fn resume(&mut self, place: usize, appended_ms: u64) {
         let log = &mut self.logs[place];
         log.time_ms = log.time_ms.max(appended_ms);
+        log.appended_at_ms = log.time_ms;
     }
 
     /// Everything up to `entry` of the log of this identity has been applied.
@@ -93,6 +99,7 @@ impl Logs {
             log.behind_ms += absorbed_ms;
         }
         let at_ms = appended_ms.saturating_sub(log.behind_ms);
+        log.appended_at_ms = log.appended_at_ms.max(at_ms);
         if at_ms > log.time_ms {
             log.time_ms = at_ms;
             log.set_at_ms = now_ms;
@@ -106,6 +113,16 @@ impl Logs {
         let log = &mut self.logs[place];
         (log.alive, log.lag_ms) = (alive, lag_ms);
         log.records = log.records.max(records);
+    }
+
+    /// The log has stopped, and the last that it showed of itself is `unproven_ms` old. To be said
+    /// once for every stop, with the report that it is not alive.
+    pub fn take_back(&mut self, transport: &str, unproven_ms: u64) {
+        let place = self.place(transport);
+        let log = &mut self.logs[place];
+        let taken_ms = unproven_ms.min(log.time_ms - log.appended_at_ms);
+        log.time_ms -= taken_ms;
+        log.frozen_ms = log.frozen_ms.saturating_add(taken_ms);
     }
 
     /// Time has passed; `any_alive` false freezes all.
@@ -226,6 +243,42 @@ mod tests {
         let at_ms = logs.on_append(place, 51_000, 60_900);
         heard.note(place, at_ms);
         assert_eq!(heard.age_ms(&logs), Some(0));
+    }
+
+    #[test]
+    fn what_passed_before_a_stop_was_known_is_taken_back_and_the_log_comes_back_as_if_known_at_once()
+     {
+        let (mut logs, mut heard) = (Logs::default(), Heard::default());
+        let place = logs.place("redis");
+        let at_ms = logs.on_append(place, 50_000, 0);
+        heard.note(place, at_ms);
+        tick(&mut logs, 0, 700, true);
+        logs.report("redis", false, 1, 0);
+        logs.take_back("redis", 500);
+        assert_eq!(heard.age_ms(&logs), Some(200));
+        tick(&mut logs, 800, 9_700, true);
+        assert_eq!(heard.age_ms(&logs), Some(200));
+        // It stood still from 200 to 9,700; another worker's record is the first of it.
+        logs.report("redis", true, 1, 0);
+        logs.on_append(place, 59_800, 9_750);
+        assert_eq!(heard.age_ms(&logs), Some(300));
+    }
+
+    #[test]
+    fn no_more_is_taken_back_than_ticks_moved_since_the_newest_record() {
+        let (mut logs, mut heard) = (Logs::default(), Heard::default());
+        let place = logs.place("redis");
+        logs.take_back("redis", 500);
+        let at_ms = logs.on_append(place, 50_000, 0);
+        heard.note(place, at_ms);
+        tick(&mut logs, 0, 300, true);
+        logs.on_append(place, 50_600, 600);
+        assert_eq!(heard.age_ms(&logs), Some(600));
+        tick(&mut logs, 700, 800, true);
+        logs.take_back("redis", 5_000);
+        assert_eq!(heard.age_ms(&logs), Some(600));
+        logs.take_back("redis", 5_000);
+        assert_eq!(heard.age_ms(&logs), Some(600));
     }
 
     #[test]

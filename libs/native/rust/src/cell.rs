@@ -168,6 +168,11 @@ impl Cell {
         });
     }
 
+    #[pyo3(signature = (transport, *, unproven_ms))]
+    fn take_back_log_time(&self, py: Python<'_>, transport: &str, unproven_ms: u64) {
+        py.detach(|| self.native.take_back_log_time(transport, unproven_ms));
+    }
+
     #[pyo3(signature = (hashes, *, chunks, limit = 0, exact = false))]
     fn find_matches<'py>(
         &self,

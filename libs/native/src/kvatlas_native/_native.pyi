@@ -219,6 +219,11 @@ class Cell:
     def set_ready(self, ready: bool) -> None:
         """Until ready, FindMatches answers UNAVAILABLE and health NOT_SERVING."""
     def set_log_status(self, transport: str, *, alive: bool, records: int, lag_ms: int) -> None: ...
+    def take_back_log_time(self, transport: str, *, unproven_ms: int) -> None:
+        """Say, once for every stop of a log, how old the last sign is that it still went.
+
+        What leases have counted since is taken back.
+        """
     def find_matches(
         self,
         hashes: NDArray[np.uint64],
