@@ -17,6 +17,7 @@ import pytest
 from docker.errors import DockerException
 
 from kvatlas_events import LogPosition, LogReader, LogWriter
+from kvatlas_events.embedded_cluster import EmbeddedCluster
 from kvatlas_events.embedded_kafka import EmbeddedKafka
 from kvatlas_events.kafka_log import KafkaReader, KafkaWriter
 from kvatlas_events.kafka_server import KafkaServer
@@ -71,6 +72,14 @@ def kafka() -> Generator[Kafka, None, None]:
             return found[0]
 
         yield server
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Generator[EmbeddedCluster, None, None]:
+    """Make one for all tests; the first that needs it starts it, and any may stop it."""
+    cluster = EmbeddedCluster()
+    yield cluster
+    cluster.stop()
 
 
 class KafkaTransport:

@@ -1,8 +1,10 @@
 """What every transport of the event log promises, checked on real servers.
 
-Redis runs on the embedded Valkey, and also on the server that KVATLAS_TEST_REDIS names, which is
-not restarted. Kafka runs on one server for all of its tests, each in a cell of its own. The receiver of the direct transport is a gRPC server that keeps what it is sent in
-a memory log, one per start.
+Redis runs on the embedded Valkey: alone, in shards, as a cluster of three nodes and behind TLS with
+an account of few rights; and also on the server that KVATLAS_TEST_REDIS names, which is not
+restarted. Kafka runs on one server for all of its tests, each in a cell of its own. The
+receiver of the direct transport is a gRPC server that keeps what it is sent in a memory log, one
+per start.
 """
 
 import asyncio
@@ -10,21 +12,21 @@ import contextlib
 import itertools
 import os
 import random
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import pytest
 from grpc import aio
 
 from kvatlas_events import LogPosition, LogReader, LogUnavailable, LogWriter, RecordsRejected
-from kvatlas_events.embedded import EmbeddedValkey
+from kvatlas_events.embedded_cluster import EmbeddedCluster
 from kvatlas_events.memory import MemoryLog
-from kvatlas_events.redis_log import RedisReader, RedisWriter
-from kvatlas_events.redis_server import RedisServer
+from kvatlas_events.redis_log import RedisReader
 from kvatlas_events.urls import open_reader, open_writers
 from kvatlas_wire.v1 import indexer_pb2 as pb
 from kvatlas_wire.v1 import indexer_pb2_grpc
+from tests.conformance.log import redis_transports
 
 REDIS_BY_URL = os.environ.get("KVATLAS_TEST_REDIS")
 WAIT_S = 10.0  # for what will come; a test that waits so long has failed
@@ -74,54 +76,6 @@ class Memory:
 
     def reader(self, position: LogPosition | None = None) -> LogReader:
         return self.log.reader(position)
-
-
-class Redis:
-    position = "5-0"
-
-    def __init__(self, url: str | None) -> None:
-        # A stopped server keeps its port for the tests that start it late or again.
-        self.server = EmbeddedValkey()
-        self.fixed_url = url
-        self.ours_to_stop = url is None
-        self.repeats_what_was_given_up = False
-        self.cell = f"test-{uuid.uuid4().hex}"
-        self.open: list[LogWriter | LogReader] = []
-        if url is None:
-            self.server.start()
-            self.server.stop()
-
-    @property
-    def url(self) -> str:
-        return self.fixed_url or self.server.url
-
-    async def start(self) -> None:
-        if self.fixed_url is None:
-            await self.server.__aenter__()
-
-    async def stop(self) -> None:
-        self.server.stop()
-
-    def writer(self) -> LogWriter:
-        (writer,) = open_writers(self.url, cell=self.cell)
-        self.open.append(writer)
-        return writer
-
-    def reader(self, position: LogPosition | None = None) -> LogReader:
-        reader = open_reader(self.url, cell=self.cell, position=position)
-        assert reader is not None
-        self.open.append(reader)
-        return reader
-
-    async def close(self) -> None:
-        if self.fixed_url is not None:
-            server = RedisServer(self.fixed_url)
-            keys = [f"kvatlas:{{{self.cell}}}:{what}" for what in ("log:0", "identity")]
-            await server.call("DEL", *keys)
-            await server.close()
-        for each in self.open:
-            await each.close()
-        self.server.stop()
 
 
 class Ingest(indexer_pb2_grpc.IndexerServicer):
@@ -174,11 +128,17 @@ class Grpc:
         await self.stop()
 
 
+REDIS = ["redis", "redis in shards", "redis cluster", "redis by TLS"]
+
+
 @pytest.fixture(
-    params=["memory", "redis", "kafka", "grpc", *(["redis by URL"] if REDIS_BY_URL else [])],
+    params=["memory", *REDIS, "kafka", "grpc", *(["redis by URL"] if REDIS_BY_URL else [])],
 )
 async def stopped(
-    request: pytest.FixtureRequest, kafka_transport: Callable[[], "KafkaTransport"]
+    request: pytest.FixtureRequest,
+    kafka_transport: Callable[[], "KafkaTransport"],
+    redis_cluster: EmbeddedCluster,
+    tmp_path: Path,
 ) -> AsyncGenerator[Transport, None]:
     """A transport whose server has an address and need not run yet."""
     match request.param:
@@ -195,9 +155,15 @@ async def stopped(
             yield on_kafka
             await on_kafka.close()
         case kind:
-            redis = Redis(REDIS_BY_URL if kind == "redis by URL" else None)
-            yield redis
-            await redis.close()
+            redis = {
+                "redis": redis_transports.alone,
+                "redis in shards": lambda: redis_transports.alone(shards=4),
+                "redis cluster": lambda: redis_transports.in_cluster(redis_cluster),
+                "redis by TLS": lambda: redis_transports.with_tls(tmp_path),
+                "redis by URL": lambda: redis_transports.by_url(REDIS_BY_URL or ""),
+            }[kind]
+            async with redis() as on_redis:
+                yield on_redis
 
 
 @pytest.fixture
@@ -419,12 +385,11 @@ async def test_a_reader_is_caught_up_at_the_head_that_it_saw_first(transport: Tr
     assert seen + len(slice_.records) <= 5_000
 
 
-@pytest.mark.parametrize("stopped", ["memory", "redis"], indirect=True)  # these keep records
+@pytest.mark.parametrize("stopped", ["memory", *REDIS[:3]], indirect=True)  # these count records
 async def test_a_reader_is_told_of_what_was_trimmed_before_it_read(transport: Transport) -> None:
     writer = transport.writer()
-    if isinstance(transport, Redis):
-        writer = RedisWriter(RedisServer(transport.url), cell=transport.cell, records_max=10)
-        transport.open.append(writer)
+    if isinstance(transport, redis_transports.RedisTransport):
+        writer = transport.writer(records_max=10)
     slow = transport.reader()
     await writer.append(records("seen", 2))
     assert not (await slow.read(1)).trimmed

@@ -12,8 +12,7 @@ import redis.asyncio as redis
 
 from kvatlas_events import LogUnavailable
 from kvatlas_events.embedded import EmbeddedValkey
-from kvatlas_events.redis_log import RedisReader, RedisWriter
-from kvatlas_events.redis_server import RedisServer
+from kvatlas_events.redis_log import Redis, RedisReader, RedisWriter, open_redis
 
 Client = Any
 """The library's client, whose own types are unknown in part."""
@@ -37,11 +36,11 @@ async def client(server: EmbeddedValkey) -> AsyncGenerator[Any, None]:
 
 
 @pytest.fixture
-async def open_server() -> AsyncGenerator[Callable[..., RedisServer], None]:
-    opened: list[RedisServer] = []
+async def open_server() -> AsyncGenerator[Callable[..., Redis], None]:
+    opened: list[Redis] = []
 
-    def open_one(url: str, **options: float) -> RedisServer:
-        opened.append(RedisServer(url, **options))
+    def open_one(url: str, **options: float) -> Redis:
+        opened.append(open_redis(url, **options))
         return opened[-1]
 
     yield open_one
@@ -50,12 +49,12 @@ async def open_server() -> AsyncGenerator[Callable[..., RedisServer], None]:
 
 
 @pytest.fixture
-def writer(server: EmbeddedValkey, open_server: Callable[..., RedisServer]) -> RedisWriter:
+def writer(server: EmbeddedValkey, open_server: Callable[..., Redis]) -> RedisWriter:
     return RedisWriter(open_server(server.url), cell="test")
 
 
 @pytest.fixture
-def reader(server: EmbeddedValkey, open_server: Callable[..., RedisServer]) -> RedisReader:
+def reader(server: EmbeddedValkey, open_server: Callable[..., Redis]) -> RedisReader:
     return RedisReader(open_server(server.url), cell="test")
 
 
@@ -155,7 +154,7 @@ async def test_a_stream_emptied_behind_the_reader_loses_it_nothing(
 
 
 async def test_trimming_keeps_about_the_newest(
-    server: EmbeddedValkey, open_server: Callable[..., RedisServer], client: Client
+    server: EmbeddedValkey, open_server: Callable[..., Redis], client: Client
 ) -> None:
     writer = RedisWriter(open_server(server.url), cell="test", records_max=100)
     for _ in range(20):
@@ -173,7 +172,7 @@ async def test_slices_of_large_records_stay_small(writer: RedisWriter, reader: R
 
 
 async def test_a_wrong_password_is_said_and_none_is_shown(
-    open_server: Callable[..., RedisServer],
+    open_server: Callable[..., Redis],
 ) -> None:
     async with EmbeddedValkey(password="another") as server:  # noqa: S106 - the same
         address = f"127.0.0.1:{server.port}"
@@ -190,7 +189,7 @@ async def test_a_wrong_password_is_said_and_none_is_shown(
 
 
 async def test_a_password_with_special_characters_opens(
-    open_server: Callable[..., RedisServer],
+    open_server: Callable[..., Redis],
 ) -> None:
     async with EmbeddedValkey(password=PASSWORD) as server:
         url = f"redis://:{PASSWORD_IN_URL}@127.0.0.1:{server.port}"
@@ -200,7 +199,7 @@ async def test_a_password_with_special_characters_opens(
 
 
 async def test_an_account_with_the_documented_rights_is_enough(
-    server: EmbeddedValkey, client: Client, open_server: Callable[..., RedisServer]
+    server: EmbeddedValkey, client: Client, open_server: Callable[..., Redis]
 ) -> None:
     rights = "+set +get +xadd +xread +xlen +xinfo +multi +exec +ping"
     await client.execute_command(
@@ -216,7 +215,7 @@ async def test_an_account_with_the_documented_rights_is_enough(
 
 
 async def test_a_server_that_is_no_redis_is_named_as_such(
-    open_server: Callable[..., RedisServer],
+    open_server: Callable[..., Redis],
 ) -> None:
     async def refuse(stream: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
         await stream.read(1)
@@ -231,7 +230,7 @@ async def test_a_server_that_is_no_redis_is_named_as_such(
 
 
 async def test_a_frozen_server_is_given_up_and_used_when_it_thaws(
-    server: EmbeddedValkey, open_server: Callable[..., RedisServer]
+    server: EmbeddedValkey, open_server: Callable[..., Redis]
 ) -> None:
     patient = open_server(server.url, answer_s=0.1)
     writer, reader = RedisWriter(patient, cell="test"), RedisReader(patient, cell="test")
@@ -271,7 +270,7 @@ async def test_a_server_out_of_memory_is_said_and_recovers(
 
 
 async def test_cells_share_a_server_and_nothing_else(
-    server: EmbeddedValkey, writer: RedisWriter, open_server: Callable[..., RedisServer]
+    server: EmbeddedValkey, writer: RedisWriter, open_server: Callable[..., Redis]
 ) -> None:
     await writer.append([b"ours"])
     other = RedisReader(open_server(server.url), cell="other")

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -46,11 +46,15 @@ class EmbeddedValkey:
     Args:
         port: on loopback; 0 picks a free one at the first start.
         password: of the default user; None: nobody is asked.
+        options: more words for the server's command line.
     """
 
-    def __init__(self, *, port: int = 0, password: str | None = None) -> None:
+    def __init__(
+        self, *, port: int = 0, password: str | None = None, options: Sequence[str] = ()
+    ) -> None:
         self._port = port
         self._password = password
+        self._options = list(options)
         self._process: subprocess.Popen[bytes] | None = None
         self._directory: tempfile.TemporaryDirectory[str] | None = None
 
@@ -63,6 +67,11 @@ class EmbeddedValkey:
     def pid(self) -> int | None:
         """Of the running server."""
         return None if self._process is None else self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """It has been started, and has not ended since."""
+        return self._process is not None and self._process.poll() is None
 
     @property
     def url(self) -> str:
@@ -116,16 +125,16 @@ class EmbeddedValkey:
         """Start it, yielding pauses until it answers."""
         chosen, said = self._port, ""
         for _ in range(_PORTS_TRIED):
-            self._port = chosen or _free_port()
+            self._port = chosen or free_port()
             self._spawn()
             began_s = time.monotonic()
-            while self._runs() and not self._answers():
+            while self.is_running and not self._answers():
                 if time.monotonic() - began_s > _START_S:
                     said = self._said()
                     self.kill()
                     raise EmbeddedServerError(f"valkey-server does not answer: {said}")
                 yield _POLL_S
-            if self._runs():
+            if self.is_running:
                 return
             said = self._said()
             self.stop()
@@ -139,7 +148,7 @@ class EmbeddedValkey:
         command = [
             *(_binary(), "--port", str(self._port), "--bind", "127.0.0.1"),
             *("--save", "", "--appendonly", "no", "--dir", self._directory.name),
-            *("--daemonize", "no", "--logfile", str(self._log_file())),
+            *("--daemonize", "no", "--logfile", str(self._log_file()), *self._options),
         ]
         if self._password is not None:
             command += ["--requirepass", self._password]
@@ -149,9 +158,6 @@ class EmbeddedValkey:
         self._process = subprocess.Popen(  # noqa: S603 - our own arguments
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-
-    def _runs(self) -> bool:
-        return self._process is not None and self._process.poll() is None
 
     def _answers(self) -> bool:
         """Whether it is this server that answers on the port, and not a stranger."""
@@ -187,7 +193,8 @@ def _binary() -> str:
     return str(binary)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of loopback that nobody has at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

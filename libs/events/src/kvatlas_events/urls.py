@@ -10,12 +10,11 @@ from kvatlas_events.grpc_log import GrpcWriter
 from kvatlas_events.kafka_log import KafkaReader, KafkaWriter
 from kvatlas_events.kafka_server import KafkaServer
 from kvatlas_events.log import LogPosition, LogProber, LogReader, LogWriter
-from kvatlas_events.redis_log import RECORDS_MAX, RedisReader, RedisWriter
-from kvatlas_events.redis_server import RedisServer
+from kvatlas_events.redis_log import RECORDS_MAX, RedisReader, RedisWriter, open_redis
 
 _FORMS = (
-    "redis://HOST:PORT, rediss://HOST:PORT, kafka://HOST:PORT[,HOST:PORT…] "
-    "or grpc://HOST:PORT[,HOST:PORT…]"
+    "redis://HOST:PORT, redis+cluster://HOST:PORT[,HOST:PORT…], rediss:// and rediss+cluster:// "
+    "for the same with TLS, kafka://HOST:PORT[,HOST:PORT…] or grpc://HOST:PORT[,HOST:PORT…]"
 )
 _KAFKA_FORM = "kafka://HOST:PORT[,HOST:PORT…]"
 
@@ -35,8 +34,7 @@ def open_writers(url: str, *, cell: str, records_max: int = RECORDS_MAX) -> list
         case "kafka":
             return [KafkaWriter(KafkaServer(_kafka_addresses(url)), cell=cell)]
         case _:
-            server = RedisServer(url)
-            return [RedisWriter(server, cell=cell, records_max=records_max)]
+            return [RedisWriter(open_redis(url), cell=cell, records_max=records_max)]
 
 
 def open_reader(url: str, *, cell: str, position: LogPosition | None = None) -> LogReader | None:
@@ -53,7 +51,7 @@ def open_reader(url: str, *, cell: str, position: LogPosition | None = None) -> 
         case "kafka":
             return KafkaReader(KafkaServer(_kafka_addresses(url)), cell=cell, position=position)
         case _:
-            return RedisReader(RedisServer(url), cell=cell, position=position)
+            return RedisReader(open_redis(url), cell=cell, position=position)
 
 
 def open_prober(url: str, *, cell: str) -> LogProber | None:
@@ -70,13 +68,13 @@ def open_prober(url: str, *, cell: str) -> LogProber | None:
         case "kafka":
             return KafkaWriter(KafkaServer(_kafka_addresses(url)), cell=cell)
         case _:
-            return RedisWriter(RedisServer(url), cell=cell)
+            return RedisWriter(open_redis(url), cell=cell)
 
 
 def _scheme(url: str) -> str:
     scheme, colon, _ = url.partition(":")
     match scheme if colon else "":
-        case "redis" | "rediss" | "grpc" | "kafka":
+        case "redis" | "rediss" | "redis+cluster" | "rediss+cluster" | "grpc" | "kafka":
             return scheme
         case "memory":
             raise ValueError(f"memory: lives inside one process; between processes use {_FORMS}")
