@@ -50,7 +50,7 @@ def test_growth_with_depth_is_held_against_the_logarithm() -> None:
     assert micro_rows(chunks) == []  # chaining them takes time by the block
 
 
-def test_the_deep_query_is_asked_for_cold_on_the_largest_index() -> None:
+def test_the_deep_query_is_asked_for_cold_on_the_largest_indexes() -> None:
     deep = {"depth": 1_024, "workers": 64, "hashes": "sequence", "fleet": 1_000}
     lines = [
         query(1.0, **deep, memberships=1_000),
@@ -64,6 +64,7 @@ def test_the_deep_query_is_asked_for_cold_on_the_largest_index() -> None:
     }
     assert (rows["hot"].value, rows["hot"].met) == (2.0, None)
     assert (rows["cold"].value, rows["cold"].met) == (3.0, False)
+    assert len(micro_rows([*lines, query(4.0, **deep, memberships=100_000_000)])) == len(rows) + 1
 
 
 def test_ends_sizes_and_the_large_load_have_their_targets() -> None:
@@ -72,6 +73,13 @@ def test_ends_sizes_and_the_large_load_have_their_targets() -> None:
         [
             size | {"memberships": 1_000},
             size | {"memberships": 10_000_000},
+            {
+                "operation": "holder",
+                "memberships": 1_000,
+                "workers": 1_000,
+                "holder": 2,
+                "bytes_more_per_membership": 4.5,
+            },
             {"operation": "empty", "memberships": 1_000, "given_back_share": 0.95},
             {"operation": "retire", "blocks": 100_000, "workers": 24, "us": 0.4},
             {
@@ -94,6 +102,7 @@ def test_ends_sizes_and_the_large_load_have_their_targets() -> None:
     assert [(row.value, row.target, row.met) for row in rows] == [
         (25.0, None, None),
         (25.0, 28.0, True),
+        (4.5, 4.0, False),
         (0.95, 0.9, True),
         (0.5, 0.9, False),
         (0.4, 1.0, True),
@@ -105,6 +114,7 @@ def test_ends_sizes_and_the_large_load_have_their_targets() -> None:
 
 def test_the_tables_have_a_row_for_each_case_and_a_column_for_each_way() -> None:
     store = {"operation": "store", "memberships": 1_000, "depth": 8, "temperature": "hot"}
+    store |= {"workers": 1}
     lines = [
         query(1.25, temperature="hot"),
         query(2.5),
@@ -117,6 +127,6 @@ def test_the_tables_have_a_row_for_each_case_and_a_column_for_each_way() -> None
         ("1,000", "16", "256", "8", "0", "1.25", "2.5", "-", "-"),
         ("1,000", "64", "256", "8", "0", "-", "-", "-", "3.5"),
     )
-    assert changes.rows == (("1,000", "8", "30", "-", "-", "40"),)
+    assert changes.rows == (("1,000", "8", "1", "30", "-", "-", "40"),)
     assert "| 1,000 | 16 | 256 | 8 | 0 | 1.25 | 2.5 | - | - |" in queries.markdown()
     assert micro_sheets([]) == []

@@ -85,11 +85,8 @@ impl Filled {
             before,
             next_prompt: 0,
         };
-        filled.each_own(|filled, worker, prompt| {
-            filled.store(worker, prompt);
-        });
+        filled.add_holder(0);
         filled.next_prompt = 1 << 40;
-        filled.target.settle();
         Ok(filled)
     }
 
@@ -107,9 +104,18 @@ impl Filled {
         }
     }
 
-    /// Removes them all, tails first.
-    pub fn empty(&mut self) {
+    /// Every block is now held, too, by the worker so many places after its own.
+    pub fn add_holder(&mut self, further: u32) {
         self.each_own(|filled, worker, prompt| {
+            filled.store((worker + further) % filled.fleet, prompt);
+        });
+        self.target.settle();
+    }
+
+    /// None of those workers holds any of those blocks; removed tails first.
+    pub fn empty(&mut self, further: u32) {
+        self.each_own(|filled, worker, prompt| {
+            let worker = (worker + further) % filled.fleet;
             filled.target.remove(worker, &prompt.tail_first());
         });
         self.target.settle();

@@ -2,13 +2,17 @@
 //!
 //! 1. [`filled`] – an index with a given number of memberships, and prompts with given holders in it
 //! 2. [`timing`] – hot and cold, and the machine's caches between them
-//! 3. [`calls`] – query, store, remove
-//! 4. [`ends`] – what only the flat index is asked: death of a worker, the sweep, memory given back
+//! 3. [`queries`], [`changes`], [`weight`] – look-ups; stores and removes; what memberships weigh
+//! 4. [`calls`] – all of these, by size
+//! 5. [`ends`] – what only the flat index is asked: death of a worker, the sweep, memory given back
 
 mod calls;
+mod changes;
 mod ends;
 mod filled;
+mod queries;
 mod timing;
+mod weight;
 
 use kvatlas_baselines::catalogue::{Design, named};
 use kvatlas_baselines::counting::Counting;
@@ -25,7 +29,7 @@ kvatlas-loadgen index-micro: time single calls of an index; prints lines of JSON
   --large             also 100 million memberships, and the peak of the process's memory (flat index)
 
 Hot: the same call again. Cold: the core's own caches were emptied since, its code was not. Figures of
-queries are of whole calls; the flat index is asked by chunk hashes and by sequence hashes, and answers
+queries are of whole calls, which take turns with those that they are compared with; the flat index is asked by chunk hashes and by sequence hashes, and answers
 in ordered ids.";
 
 /// How much to do.
@@ -35,7 +39,7 @@ pub struct Sizes {
     memberships: &'static [u64],
     /// Blocks of a query, with 64 holders; blocks of an event.
     depths: &'static [usize],
-    /// Holders of a query of 64 blocks.
+    /// Holders of a query of 64 blocks, and of an event's.
     holders: &'static [u32],
     /// Live workers, at eight holders of 256 blocks.
     fleets: &'static [u32],

@@ -25,33 +25,22 @@ impl Flush {
     }
 }
 
-/// Median ns of a call that repeats.
-pub fn hot_ns(samples: usize, mut call: impl FnMut()) -> f64 {
+/// ns of a call that repeats.
+pub fn hot_ns(mut call: impl FnMut()) -> f64 {
     call();
-    let sample = |_| {
-        let start = Instant::now();
-        (0..HOT_CALLS).for_each(|_| call());
-        start.elapsed().as_nanos() as f64 / f64::from(HOT_CALLS)
-    };
-    median((0..samples).map(sample).collect())
+    let start = Instant::now();
+    (0..HOT_CALLS).for_each(|_| call());
+    start.elapsed().as_nanos() as f64 / f64::from(HOT_CALLS)
 }
 
-/// Median ns of a call whose data the caches have lost; `another` is a call of the same kind on other
+/// ns of a call whose data the caches have lost; `another` is a call of the same kind on other
 /// data, which brings the code back.
-pub fn cold_ns(
-    samples: usize,
-    flush: &Flush,
-    mut another: impl FnMut(usize),
-    mut call: impl FnMut(usize),
-) -> f64 {
-    let sample = |number| {
-        flush.all();
-        another(number);
-        let start = Instant::now();
-        call(number);
-        start.elapsed().as_nanos() as f64
-    };
-    median((0..samples).map(sample).collect())
+pub fn cold_ns(flush: &Flush, another: impl FnOnce(), call: impl FnOnce()) -> f64 {
+    flush.all();
+    another();
+    let start = Instant::now();
+    call();
+    start.elapsed().as_nanos() as f64
 }
 
 /// The value in the middle; of none, 0.

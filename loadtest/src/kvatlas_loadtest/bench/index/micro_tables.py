@@ -1,4 +1,4 @@
-"""Single calls as tables: queries by depth, holders and size, stores and removes by size of event."""
+"""Single calls as tables: queries by depth, holders and size, stores and removes by size of event and holders."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -42,12 +42,12 @@ def _queries(lines: Sequence[Line]) -> Sheet:
 
 
 def _changes(lines: Sequence[Line]) -> Sheet:
-    settings = ("memberships", "depth")
+    settings = ("memberships", "depth", "workers")
     cases = list(product(("store", "remove"), TEMPERATURES))
     return Sheet(
         "store and remove of the flat index, ns a block",
         (
-            *("memberships", "blocks of an event"),
+            *("memberships", "blocks of an event", "holders"),
             *(f"{operation}, {temperature}" for operation, temperature in cases),
         ),
         tuple(

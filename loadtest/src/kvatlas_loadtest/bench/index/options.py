@@ -27,7 +27,7 @@ class Options:
     Attributes:
         trace: requests to make streams of; None: the trace that is shipped.
         streams: streams to play as they are, instead of made ones.
-        only: kinds of streams to make.
+        only: kinds of streams to make; none: no stream is played, unless some are given.
         designs: names of designs to measure, or `all`; None: the contenders, and the nested
             dictionaries in Python.
         workers: of the fleet in a made stream.
@@ -123,7 +123,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="a design that needs longer for a stream gets the first part of it (%(default)s)",
     )
-    add("--no-micro", action="store_true", help="leave out the benchmarks of single calls")
+    micro = group.add_mutually_exclusive_group()
+    micro.add_argument(
+        "--no-micro", action="store_true", help="leave out the benchmarks of single calls"
+    )
+    micro.add_argument("--only-micro", action="store_true", help="play no stream")
     add("--large", action="store_true", help="load 100 million memberships too")
     add("--out", type=Path, metavar="DIR", help="keep table, picture and streams there")
 
@@ -139,10 +143,15 @@ def read_options(words: argparse.Namespace) -> Options:
             "kvatlas bench index: --stream is played as it is; "
             "--trace, --only and --replicas say how to make one"
         )
+    if words.only_micro and (words.stream or words.only or words.designs):
+        raise SettingsError(
+            "kvatlas bench index: --only-micro times single calls of the flat index; "
+            "--stream, --only and --designs are about streams"
+        )
     return Options(
         trace=words.trace,
         streams=tuple(dict.fromkeys(words.stream)),
-        only=tuple(dict.fromkeys(words.only or KINDS)),
+        only=() if words.only_micro else tuple(dict.fromkeys(words.only or KINDS)),
         designs=tuple(dict.fromkeys(words.designs)) if words.designs else None,
         workers=words.workers,
         block_size=words.block_size,

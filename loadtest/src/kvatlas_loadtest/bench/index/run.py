@@ -90,7 +90,8 @@ def measure(options: Options, *, quick: bool) -> list[Row]:
     sheets = micro_sheets(lines)
     for sheet in (*map(standing_sheet, standings), *sheets):
         console.print(sheet.table())
-    console.print(LEGEND, style="dim")
+    if standings:
+        console.print(LEGEND, style="dim")
     if options.out is not None and lines:
         _write_single_calls(options.out, lines, sheets)
     return rows
