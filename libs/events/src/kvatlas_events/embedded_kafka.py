@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 from kvatlas_events.embedded import DIE_WITH_PARENT, EmbeddedServerError
@@ -64,10 +65,11 @@ rootLogger.appenderRef.out.ref=out
 # One small node whose death is noticed, and whose trimming is done, within a test's patience.
 _PROPERTIES = """process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners={clients},{brokers},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners={clients},{brokers}
+inter.broker.listener.name=BROKERS
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+listener.security.protocol.map=CLIENTS:{protocol},BROKERS:PLAINTEXT,CONTROLLER:PLAINTEXT
 controller.quorum.voters=1@127.0.0.1:{controller_port}
 log.dirs={directory}/data
 auto.create.topics.enable=false
@@ -89,12 +91,26 @@ log.retention.check.interval.ms=500
 log.initial.task.delay.ms=500
 log.flush.start.offset.checkpoint.interval.ms=200
 """
+_TLS_PROPERTIES = """listener.name.clients.ssl.keystore.type=PEM
+listener.name.clients.ssl.keystore.location={certificate}
+"""
+_SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+_MODULES = "org.apache.kafka.common.security"
 
 
 class EmbeddedKafka:
-    """One server. Its calls block; it is started from a thread that lives as long as it shall."""
+    """One server. Its calls block; it is started from a thread that lives as long as it shall.
 
-    def __init__(self) -> None:
+    Args:
+        certificate: a PEM file for its listener, the key (PKCS #8) and the chain; None: no TLS.
+        users: passwords of those who are let in, by PLAIN and by SCRAM; None: nobody is asked.
+    """
+
+    def __init__(
+        self, *, certificate: Path | None = None, users: Mapping[str, str] | None = None
+    ) -> None:
+        self._certificate = certificate
+        self._users = users
         self._process: subprocess.Popen[bytes] | None = None
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._port = 0
@@ -177,9 +193,22 @@ class EmbeddedKafka:
         self._port = self._port or _free_port()
         (folder / "log4j2.properties").write_text(_LOG4J_PROPERTIES)
         properties = folder / "server.properties"
+        sasl = "" if self._users is None else "SASL_"
         properties.write_text(
-            _PROPERTIES.format(port=self._port, controller_port=_free_port(), directory=folder)
+            _PROPERTIES.format(
+                clients=f"CLIENTS://{self.address}",
+                brokers=f"BROKERS://127.0.0.1:{_free_port()}",
+                controller_port=_free_port(),
+                protocol=sasl + ("PLAINTEXT" if self._certificate is None else "SSL"),
+                directory=folder,
+            )
+            + self._access_properties()
         )
+        scram = [
+            f"{mechanism}=[name={user},password={password}]"
+            for user, password in (self._users or {}).items()
+            for mechanism in _SCRAM
+        ]
         # A cluster's id is 16 bytes in base64url; one that begins with "-" reads as an option.
         cluster = "k" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
         _run(
@@ -187,8 +216,25 @@ class EmbeddedKafka:
             _java(
                 *(jars, folder, "kafka.tools.StorageTool"),
                 *("format", "-t", cluster, "-c", str(properties)),
+                *(word for each in scram for word in ("--add-scram", each)),
             ),
         )
+
+    def _access_properties(self) -> str:
+        """Return what the listener of clients asks of them and shows to them."""
+        shown = self._certificate
+        tls = "" if shown is None else _TLS_PROPERTIES.format(certificate=shown)
+        if self._users is None:
+            return tls
+        prefix = "listener.name.clients"
+        known = " ".join(f'user_{user}="{password}"' for user, password in self._users.items())
+        modules: dict[str, str] = dict.fromkeys(_SCRAM, "scram.ScramLoginModule required")
+        modules["PLAIN"] = f"plain.PlainLoginModule required {known}"
+        lines = [
+            f"{prefix}.{mechanism.lower()}.sasl.jaas.config={_MODULES}.{module};\n"
+            for mechanism, module in modules.items()
+        ]
+        return f"{tls}{prefix}.sasl.enabled.mechanisms={','.join(modules)}\n{''.join(lines)}"
 
 
 def _java(jars: Path, folder: Path, main: str, *arguments: str) -> list[str]:

@@ -11,11 +11,16 @@ import asyncio
 import contextlib
 import logging
 import re
+import ssl
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaClient, AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.conn import (
+    create_conn,  # pyright: ignore[reportUnknownVariableType] - the library has no types
+)
 from aiokafka.errors import (
+    AuthenticationFailedError,
     ClusterAuthorizationFailedError,
     KafkaConnectionError,
     KafkaError,
@@ -24,13 +29,16 @@ from aiokafka.errors import (
     NodeNotReadyError,
     NoError,
     RequestTimedOutError,
+    SaslAuthenticationFailed,
     TopicAlreadyExistsError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
+    UnsupportedSaslMechanismError,
     for_code,
 )
 from aiokafka.protocol.admin import CreateTopicsRequest
 
+from kvatlas_events.kafka_access import KafkaAccess
 from kvatlas_events.kafka_metadata import Topic, TopicRequest, topic_of
 from kvatlas_events.log import LogUnavailable, RecordsRejected
 
@@ -55,17 +63,23 @@ _BATCH_BYTES = 1_000_000
 _FETCH_BYTES = 16 << 20
 _FETCH_PARTITION_BYTES = 2 << 20
 _RETRY_S = 0.05
+_HANGS_UP = "hangs up; if its listener uses TLS, write kafka+tls://, and if it asks who we are, USER:PASSWORD@"
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
+
+_NOT_THIS_NAME = (62, 64)  # OpenSSL's codes: another host's name, another IP address
 
 
 class KafkaServer:
     """A lazily connected cluster; several tasks may call it."""
 
-    def __init__(self, addresses: Sequence[str], *, answer_s: float = _ANSWER_S) -> None:
-        self.name = f"kafka://{','.join(addresses)}"
+    def __init__(self, access: KafkaAccess | Sequence[str], *, answer_s: float = _ANSWER_S) -> None:
+        if not isinstance(access, KafkaAccess):
+            access = KafkaAccess(tuple(access))
+        self.name = access.name
         self.answer_s = answer_s
+        self._access = access
         self._options: dict[str, Any] = {
-            "bootstrap_servers": list(addresses),
+            **access.options,
             "client_id": "kvatlas",
             "request_timeout_ms": max(1, int(answer_s * 1_000)),
         }
@@ -97,7 +111,7 @@ class KafkaServer:
         """Return the topic as it is now, after making it if it is not there."""
         if self._client is None:
             client: Client = AIOKafkaClient(**self._options)
-            await self._open(client.bootstrap, client.close)
+            await self._open(lambda: self._bootstrap(client), client.close)
             if self._client is None:
                 self._client = client
             else:
@@ -178,8 +192,40 @@ class KafkaServer:
             raise
 
     async def _start(self, start: Callable[[], Any]) -> None:
-        async with asyncio.timeout(self.answer_s):
-            await start()
+        try:
+            async with asyncio.timeout(self.answer_s):
+                await start()
+        except ssl.SSLError:
+            raise  # which can be a ValueError too
+        except ValueError as error:  # from within the library's SCRAM
+            raise AuthenticationFailedError("it does not know the password itself") from error
+
+    async def _bootstrap(self, client: Client) -> None:
+        """Find the cluster, or say of the first address that answers why it cannot be used.
+
+        The library logs the reason, and raises another one.
+        """
+        try:
+            await client.bootstrap()
+        except KafkaConnectionError:
+            for host, port, _ in client.hosts:
+                await self._try(host, port)
+            raise
+
+    async def _try(self, host: str, port: int) -> None:
+        """Connect as the library does, and let its error out if something is there."""
+        options: dict[str, Any] = {**self._options, "host": host, "port": port}
+        del options["bootstrap_servers"]
+        try:
+            connection: Client = await create_conn(**options)
+        except ssl.SSLError:
+            raise
+        except (KafkaConnectionError, RequestTimedOutError) as error:
+            raise KafkaConnectionError(f"{host}:{port} {_HANGS_UP}") from error
+        except OSError:
+            return  # nobody is there
+        connection.close()
+        raise KafkaConnectionError(f"{host}:{port} {_HANGS_UP}")
 
     async def _find_or_create(self, client: Client, name: str) -> Topic:
         while True:
@@ -207,6 +253,21 @@ class KafkaServer:
         match error:
             case TopicAuthorizationFailedError() | ClusterAuthorizationFailedError():
                 why = f"does not let us in: {error}"
+            case SaslAuthenticationFailed() | AuthenticationFailedError():
+                user, mechanism = self._access.user, self._access.mechanism
+                why = (
+                    f"does not let user {user} in by {mechanism}: {_text(error)}; "
+                    "set the user and the password of the URL to what the cluster knows"
+                )
+            case UnsupportedSaslMechanismError():
+                why = f"does not know {self._access.mechanism}; set the URL's sasl_mechanism"
+            case ssl.SSLCertVerificationError():
+                why = _untrusted(error)
+            case ssl.SSLError():
+                why = (
+                    f"does not agree on TLS: {error.reason}; "
+                    "if its listener uses none, write kafka://"
+                )
             case TimeoutError() | KafkaTimeoutError() | RequestTimedOutError():
                 why = f"does not answer within {self.answer_s:g} s"
             case KafkaConnectionError() | NodeNotReadyError() | OSError():
@@ -223,6 +284,18 @@ async def _undo(starting: asyncio.Task[None], stop: Callable[[], Any]) -> None:
     if not starting.cancelled():
         starting.exception()  # whoever waited for it has it, or is gone
     await stop()
+
+
+def _text(error: KafkaError) -> str:
+    """Return what the cluster said, and not what the library makes of it."""
+    return str(error.args[0]) if error.args else type(error).__name__
+
+
+def _untrusted(error: ssl.SSLCertVerificationError) -> str:
+    said = error.verify_message.rstrip(".")
+    if error.verify_code in _NOT_THIS_NAME:
+        return f"shows a certificate of another name: {said}; write the name that it has"
+    return f"shows a certificate that is not trusted: {said}; set ssl_ca_certs to its authority's"
 
 
 def topic_name(cell: str) -> str:

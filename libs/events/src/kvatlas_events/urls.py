@@ -4,9 +4,8 @@ The URL's form is checked here, before anything connects: a wrong one is a `Valu
 that says what to write instead, an unreachable server never is.
 """
 
-from urllib.parse import urlsplit
-
 from kvatlas_events.grpc_log import GrpcWriter
+from kvatlas_events.kafka_access import access_of, is_host_and_port
 from kvatlas_events.kafka_log import KafkaReader, KafkaWriter
 from kvatlas_events.kafka_server import KafkaServer
 from kvatlas_events.log import LogPosition, LogProber, LogReader, LogWriter
@@ -14,9 +13,9 @@ from kvatlas_events.redis_log import RECORDS_MAX, RedisReader, RedisWriter, open
 
 _FORMS = (
     "redis://HOST:PORT, redis+cluster://HOST:PORT[,HOST:PORT…], rediss:// and rediss+cluster:// "
-    "for the same with TLS, kafka://HOST:PORT[,HOST:PORT…] or grpc://HOST:PORT[,HOST:PORT…]"
+    "for the same with TLS, kafka://HOST:PORT[,HOST:PORT…], kafka+tls:// "
+    "or grpc://HOST:PORT[,HOST:PORT…]"
 )
-_KAFKA_FORM = "kafka://HOST:PORT[,HOST:PORT…]"
 
 
 def open_writers(url: str, *, cell: str, records_max: int = RECORDS_MAX) -> list[LogWriter]:
@@ -31,8 +30,8 @@ def open_writers(url: str, *, cell: str, records_max: int = RECORDS_MAX) -> list
     match _scheme(url):
         case "grpc":
             return [GrpcWriter(address) for address in _addresses(url)]
-        case "kafka":
-            return [KafkaWriter(KafkaServer(_kafka_addresses(url)), cell=cell)]
+        case "kafka" | "kafka+tls":
+            return [KafkaWriter(KafkaServer(access_of(url)), cell=cell)]
         case _:
             return [RedisWriter(open_redis(url), cell=cell, records_max=records_max)]
 
@@ -48,8 +47,8 @@ def open_reader(url: str, *, cell: str, position: LogPosition | None = None) -> 
     match _scheme(url):
         case "grpc":
             return None
-        case "kafka":
-            return KafkaReader(KafkaServer(_kafka_addresses(url)), cell=cell, position=position)
+        case "kafka" | "kafka+tls":
+            return KafkaReader(KafkaServer(access_of(url)), cell=cell, position=position)
         case _:
             return RedisReader(open_redis(url), cell=cell, position=position)
 
@@ -65,8 +64,8 @@ def open_prober(url: str, *, cell: str) -> LogProber | None:
     match _scheme(url):
         case "grpc":
             return None
-        case "kafka":
-            return KafkaWriter(KafkaServer(_kafka_addresses(url)), cell=cell)
+        case "kafka" | "kafka+tls":
+            return KafkaWriter(KafkaServer(access_of(url)), cell=cell)
         case _:
             return RedisWriter(open_redis(url), cell=cell)
 
@@ -74,7 +73,9 @@ def open_prober(url: str, *, cell: str) -> LogProber | None:
 def _scheme(url: str) -> str:
     scheme, colon, _ = url.partition(":")
     match scheme if colon else "":
-        case "redis" | "rediss" | "redis+cluster" | "rediss+cluster" | "grpc" | "kafka":
+        case (
+            "redis" | "rediss" | "redis+cluster" | "rediss+cluster" | "grpc" | "kafka" | "kafka+tls"
+        ):
             return scheme
         case "memory":
             raise ValueError(f"memory: lives inside one process; between processes use {_FORMS}")
@@ -90,29 +91,8 @@ def _addresses(url: str) -> list[str]:
     if not addresses:
         raise ValueError(f"{url} names no indexer to push to; write grpc://HOST:PORT[,HOST:PORT…]")
     for address in addresses:
-        if not _is_host_and_port(address):
+        if not is_host_and_port(address):
             raise ValueError(f"{address!r} is no HOST:PORT; write grpc://HOST:PORT[,HOST:PORT…]")
     if len(set(addresses)) < len(addresses):
         raise ValueError(f"{url} names an indexer twice")
     return addresses
-
-
-def _kafka_addresses(url: str) -> list[str]:
-    """Return the brokers to begin at; nothing of a wrong URL is repeated, it may be a secret."""
-    _, separator, rest = url.partition("kafka://")
-    if "@" in rest:
-        raise ValueError(
-            f"kafka: this build knows no passwords and no TLS towards Kafka; write {_KAFKA_FORM}"
-        )
-    addresses = rest.rstrip("/").split(",") if separator else []
-    if not addresses or not all(map(_is_host_and_port, addresses)):
-        raise ValueError(f"kafka: this URL is not of the form {_KAFKA_FORM}")
-    return addresses
-
-
-def _is_host_and_port(address: str) -> bool:
-    try:
-        parts = urlsplit(f"//{address}")
-        return bool(parts.hostname and parts.port) and parts.netloc == address
-    except ValueError:
-        return False  # a port that is no number, or an IPv6 address without brackets
