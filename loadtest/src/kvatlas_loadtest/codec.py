@@ -24,7 +24,7 @@ class WorkerStatus:
     """What a replica holds of one worker.
 
     Attributes:
-        state: `LIVE`, `RECOVERING` or `STALE`.
+        state: `LIVE`, `RECOVERING`, `STALE` or `OVER_BUDGET`.
         last_event_id: the last one applied.
         blocks: live blocks, on any tier.
         digests: by tier, the number and the XOR of the live sequence hashes.

@@ -141,7 +141,7 @@ async def test_without_an_indexer_load_decides_and_says_so(stage: Stage, failing
     assert stage.metric("fallbacks_total", reason="fallback-no-indexer") == int(failing)
 
 
-@pytest.mark.parametrize("state", [WorkerState.STALE, WorkerState.RECOVERING])
+@pytest.mark.parametrize("state", [s for s in WorkerState if s is not WorkerState.LIVE])
 async def test_matches_of_a_worker_that_is_not_live_do_not_count(
     stage: Stage, state: WorkerState
 ) -> None:
@@ -155,12 +155,16 @@ async def test_matches_of_a_worker_that_is_not_live_do_not_count(
         assert response.headers["x-kvatlas-depth"] == "1"
 
 
-async def test_a_stale_worker_is_routable_by_load(stage: Stage) -> None:
+@pytest.mark.parametrize("state", [s for s in WorkerState if s is not WorkerState.LIVE])
+async def test_a_worker_that_is_not_matched_is_routable_by_load(
+    stage: Stage, state: WorkerState
+) -> None:
     await stage.engine(7)
     await stage.start()
-    await stage.announce(stage.record(7, state=WorkerState.STALE))
+    await stage.announce(stage.record(7, state=state))
     async with stage.client.post("/v1/completions", json=body()) as response:
         assert response.status == 200
+        assert response.headers["x-kvatlas-worker"] == "7/0"
         assert response.headers["x-kvatlas-reason"] == "no-match"
 
 

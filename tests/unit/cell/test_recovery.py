@@ -7,6 +7,7 @@ from tests.unit.cell.bench import HOLD_BACK_MS, RECOVER_MS, Bench, held
 from tests.unit.cell.speaker import Speaker, shutdown, store
 
 LIVE, RECOVERING = rpc.WORKER_STATE_LIVE, rpc.WORKER_STATE_RECOVERING
+OVER_BUDGET = rpc.WORKER_STATE_OVER_BUDGET
 STALE = rpc.WORKER_STATE_STALE
 
 
@@ -147,7 +148,7 @@ def test_past_the_memory_budget_the_largest_worker_is_emptied_and_says_so() -> N
     bench.feed(small.events(store(*range(1, 100))))
     bench.feed(large.events(store(*range(1_000, 60_000))))
     bench.pass_ms(300)
-    assert (bench.state(1), bench.state(2)) == (LIVE, RECOVERING)
+    assert (bench.state(1), bench.state(2)) == (LIVE, OVER_BUDGET)
     assert (bench.find(1), bench.find(1_000)) == ([(1, 0, 1)], [])
     assert bench.count("workers_over_budget") == 1
     assert any("over budget" in notice for notice in bench.cell.take_notices())

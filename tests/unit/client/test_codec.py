@@ -74,6 +74,7 @@ def test_an_unread_load_is_none() -> None:
     [
         (indexer_pb2.WORKER_STATE_LIVE, WorkerState.LIVE),
         (indexer_pb2.WORKER_STATE_STALE, WorkerState.STALE),
+        (indexer_pb2.WORKER_STATE_OVER_BUDGET, WorkerState.OVER_BUDGET),
         (indexer_pb2.WORKER_STATE_UNSPECIFIED, WorkerState.STALE),
         (77, WorkerState.STALE),
     ],
@@ -105,6 +106,7 @@ def test_a_status() -> None:
                     events_pb2.TierDigest(tier=events_pb2.TIER_UNSPECIFIED, blocks=1, digest=1),
                 ],
                 events_held_back=2,
+                incomplete=True,
             )
         ],
         memberships=10,
@@ -120,7 +122,7 @@ def test_a_status() -> None:
     assert status.logs == (LogStatus("redis", True, 13, 14),)
     (worker,) = status.workers
     assert worker.info == INFO
-    assert (worker.instance_id, worker.events_held_back) == (4, 2)
+    assert (worker.instance_id, worker.events_held_back, worker.incomplete) == (4, 2, True)
     assert worker.digests == (TierDigest(Tier.HOST, 1, 2**64 - 1),)
 
 

@@ -20,6 +20,7 @@ impl Cell {
                 instance_id: worker.sequencer.speaker().instance,
                 digests: named_digests(worker.digests(index)),
                 events_held_back: worker.sequencer.held_back_events(),
+                incomplete: worker.is_incomplete(),
             });
             let logs = table.logs.all().iter().map(|log| v1::LogStatus {
                 transport: log.transport.clone(),
@@ -89,10 +90,10 @@ impl Cell {
             let (mut recovering, mut held_back) = (0, 0);
             for worker in table.workers.values().filter(|worker| worker.is_listed()) {
                 let state = match worker.state() {
-                    _ if worker.is_over_budget() => "over_budget",
                     v1::WorkerState::Live => "live",
                     v1::WorkerState::Recovering => "recovering",
-                    _ => "stale",
+                    v1::WorkerState::OverBudget => "over_budget",
+                    v1::WorkerState::Stale | v1::WorkerState::Unspecified => "stale",
                 };
                 *gauges
                     .entry(format!("workers{{state=\"{state}\"}}"))

@@ -192,6 +192,7 @@ impl Worker {
         match self.sequencer.standing() {
             Standing::Closed(_) => v1::WorkerState::Stale,
             _ if !self.lease_runs => v1::WorkerState::Stale,
+            _ if self.over_budget.is_some() => v1::WorkerState::OverBudget,
             Standing::Whole if self.shown => v1::WorkerState::Live,
             Standing::Whole | Standing::Recovering => v1::WorkerState::Recovering,
         }

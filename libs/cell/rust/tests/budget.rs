@@ -129,6 +129,19 @@ fn out(cell: &Cell) -> u64 {
     cell.gauges()["workers{state=\"over_budget\"}"]
 }
 
+/// A worker's state, and whether its set lacks something.
+fn said(cell: &Cell, worker_id: u64) -> (v1::WorkerState, bool) {
+    let status = cell.status();
+    let mut workers = status.workers.iter();
+    let worker = workers.find(|worker| {
+        let info = worker.info.as_ref().and_then(|info| info.worker);
+        info.is_some_and(|key| key.worker_id == worker_id)
+    });
+    let worker = worker.expect("a worker that was fed");
+    let info = worker.info.as_ref().expect("always told");
+    (info.state(), worker.incomplete)
+}
+
 fn small_ones(cell: &Cell) {
     for worker in 1..=SMALL_ONES {
         store(cell, worker, 1, &hashes(worker, SMALL + worker));
@@ -297,4 +310,25 @@ fn a_new_life_that_begins_with_nothing_is_not_out_and_one_that_opens_with_too_mu
     settle(&cell);
     assert_eq!(out(&cell), 1);
     assert_eq!(cell.counters.get(Count::WorkersOverBudget), 2);
+}
+
+#[test]
+fn who_is_out_says_so_to_status_and_watchers_until_it_is_back_or_silent() {
+    let cell = cell();
+    store(&cell, 1, 1, &hashes(1, 2 * LARGE));
+    store(&cell, 2, 1, &hashes(2, 2 * LARGE));
+    assert_eq!(said(&cell, 2), (v1::WorkerState::Live, false));
+    let (before, _) = cell.changes(None);
+    settle(&cell);
+    assert_eq!(said(&cell, 2), (v1::WorkerState::OverBudget, true));
+    let (_, change) = cell.changes(Some(before));
+    let told: Vec<_> = change.workers.iter().map(v1::WorkerInfo::state).collect();
+    assert_eq!(told, [v1::WorkerState::OverBudget; 2]);
+    store(&cell, 1, 2, &hashes(1, SMALL));
+    assert_eq!(said(&cell, 1), (v1::WorkerState::Live, false));
+    // Silent: whoever routes by load should know that first. It still lacks its set.
+    (1..=200).for_each(|step| cell.tick(NOW_MS + step * 100, true));
+    assert_eq!(said(&cell, 1), (v1::WorkerState::Stale, false));
+    assert_eq!(said(&cell, 2), (v1::WorkerState::Stale, true));
+    assert_eq!(out(&cell), 0);
 }

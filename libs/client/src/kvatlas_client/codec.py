@@ -30,6 +30,7 @@ _STATES = {
     indexer_pb2.WORKER_STATE_LIVE: WorkerState.LIVE,
     indexer_pb2.WORKER_STATE_RECOVERING: WorkerState.RECOVERING,
     indexer_pb2.WORKER_STATE_STALE: WorkerState.STALE,
+    indexer_pb2.WORKER_STATE_OVER_BUDGET: WorkerState.OVER_BUDGET,
 }
 _TIERS = {
     events_pb2.TIER_DEVICE: Tier.DEVICE,
@@ -129,6 +130,7 @@ def _status(message: indexer_pb2.WorkerStatus) -> WorkerStatus:
         instance_id=message.instance_id,
         digests=_digests(message.digests),
         events_held_back=message.events_held_back,
+        incomplete=message.incomplete,
     )
 
 

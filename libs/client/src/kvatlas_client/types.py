@@ -40,6 +40,8 @@ class WorkerState(Enum):
     """Its set is not whole yet: no matches, routable by load."""
     STALE = "stale"
     """Its lease ended, or its publisher left: no matches, routable by load."""
+    OVER_BUDGET = "over_budget"
+    """The replica has no memory for its set: no matches, routable by load."""
 
 
 class Tier(Enum):
@@ -138,6 +140,8 @@ class WorkerStatus:
     instance_id: int
     digests: tuple[TierDigest, ...]
     events_held_back: int
+    incomplete: bool
+    """Its set lacks something; a stale worker's can, too."""
 
 
 @dataclass(frozen=True, slots=True)

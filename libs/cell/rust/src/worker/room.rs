@@ -4,7 +4,7 @@
 //! digests not compared, nobody is asked for what it lacks. It comes back by a snapshot that there is room
 //! for, or by a new life that begins with nothing.
 
-use kvatlas_events::sequencer::SnapshotPart;
+use kvatlas_events::sequencer::{SnapshotPart, Standing};
 use kvatlas_index::Tier;
 
 use super::{Surroundings, Worker};
@@ -20,9 +20,9 @@ impl Worker {
         self.settle(around);
     }
 
-    /// Whether it is out for lack of memory.
-    pub fn is_over_budget(&self) -> bool {
-        self.over_budget.is_some()
+    /// Whether its set is not the effect of all that was sequenced; it can be so while it is stale, too.
+    pub fn is_incomplete(&self) -> bool {
+        self.over_budget.is_some() || self.sequencer.standing() == Standing::Recovering
     }
 
     /// Blocks that there must be room for before it may come back.

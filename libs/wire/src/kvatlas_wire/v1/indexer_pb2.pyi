@@ -33,6 +33,11 @@ class _WorkerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkerSta
     """its set is not whole yet: no matches, routable by load"""
     WORKER_STATE_STALE: _WorkerState.ValueType  # 3
     """lease ended, or its publisher left: no matches, routable by load"""
+    WORKER_STATE_OVER_BUDGET: _WorkerState.ValueType  # 4
+    """Put out, because the index may not take more memory: no matches, routable by load. It stays so
+    until there is room for its whole set, and nothing is asked of its publisher before.
+    A reader treats a state that it does not know as stale.
+    """
 
 class WorkerState(_WorkerState, metaclass=_WorkerStateEnumTypeWrapper): ...
 
@@ -43,6 +48,11 @@ WORKER_STATE_RECOVERING: WorkerState.ValueType  # 2
 """its set is not whole yet: no matches, routable by load"""
 WORKER_STATE_STALE: WorkerState.ValueType  # 3
 """lease ended, or its publisher left: no matches, routable by load"""
+WORKER_STATE_OVER_BUDGET: WorkerState.ValueType  # 4
+"""Put out, because the index may not take more memory: no matches, routable by load. It stays so
+until there is room for its whole set, and nothing is asked of its publisher before.
+A reader treats a state that it does not know as stale.
+"""
 Global___WorkerState: _TypeAlias = WorkerState  # noqa: Y015
 
 @_typing.final
@@ -606,8 +616,13 @@ class WorkerStatus(_message.Message):
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     DIGESTS_FIELD_NUMBER: _builtins.int
     EVENTS_HELD_BACK_FIELD_NUMBER: _builtins.int
+    INCOMPLETE_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.int
     events_held_back: _builtins.int
+    incomplete: _builtins.bool
+    """Its set is not the effect of all events up to `info.last_event_id`. A stale worker can lack
+    something too, which its state does not tell.
+    """
     @_builtins.property
     def info(self) -> Global___WorkerInfo: ...
     @_builtins.property
@@ -619,10 +634,11 @@ class WorkerStatus(_message.Message):
         instance_id: _builtins.int = ...,
         digests: _abc.Iterable[_events_pb2.TierDigest] | None = ...,
         events_held_back: _builtins.int = ...,
+        incomplete: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests", "events_held_back", b"events_held_back", "info", b"info", "instance_id", b"instance_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests", "events_held_back", b"events_held_back", "incomplete", b"incomplete", "info", b"info", "instance_id", b"instance_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from kvatlas_frontend.fleet.table import Fleet
-from kvatlas_frontend.fleet.worker import FleetChange
+from kvatlas_frontend.fleet.worker import FleetChange, WorkerState
 from kvatlas_frontend.metrics import FrontendMetrics
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ async def follow(
 
 def count_workers(fleet: Fleet, metrics: FrontendMetrics) -> None:
     """Set the gauge of workers by state."""
-    counts = {"live": 0, "recovering": 0, "stale": 0}
+    counts = dict.fromkeys((state.value for state in WorkerState), 0)
     for member in fleet:
         counts[member.record.state.value] += 1
     for state, count in counts.items():

@@ -21,6 +21,7 @@ class WorkerState(Enum):
     LIVE = "live"  # matched and routable
     RECOVERING = "recovering"  # routable by load
     STALE = "stale"  # routable by load, while it answers
+    OVER_BUDGET = "over_budget"  # routable by load
 
 
 @dataclass(frozen=True, slots=True)
