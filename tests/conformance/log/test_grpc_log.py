@@ -152,6 +152,21 @@ async def test_another_block_size_is_rejected_in_words(writer: GrpcWriter) -> No
     await writer.append([numbered(1, Clear())])  # the stream lives on
 
 
+async def test_more_and_larger_requests_than_may_wait_are_all_applied(
+    indexer: Indexer, writer: GrpcWriter
+) -> None:
+    hashes = np.arange(1, 65_536 * 4 + 1, dtype=np.uint64)
+    await writer.append(snapshot_records(header(), 1, {Tier.DEVICE: hashes}))
+    small = [numbered(number, Clear(Tier.HOST)) for number in range(2, 302)]
+    await asyncio.gather(*(writer.append([record]) for record in small))
+    info = indexer.worker()
+    assert (info.state, info.blocks, info.last_event_id) == (
+        pb.WORKER_STATE_LIVE,
+        len(hashes),
+        301,
+    )
+
+
 async def test_a_later_publisher_fences_an_earlier_one(
     indexer: Indexer, writer: GrpcWriter, open_writer: Callable[..., GrpcWriter]
 ) -> None:

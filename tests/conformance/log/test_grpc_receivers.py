@@ -87,6 +87,22 @@ async def test_a_receiver_that_never_answers_is_given_up(connect: Connect) -> No
     await writer.append([b"x"])  # by another stream
 
 
+async def test_records_of_every_length_arrive_in_order_cut_into_requests(connect: Connect) -> None:
+    arrived: list[list[bytes]] = []
+
+    async def answer(requests: Requests, _: Context) -> AsyncIterator[pb.IngestResponse]:
+        async for request in requests:
+            arrived.append(list(request.records))
+            yield pb.IngestResponse(accepted=len(request.records))
+
+    lengths = [0, 1, 127, 128, 16_383, 16_384, 99_000, 60_000, 300_000, 2_000_000, 5]
+    records = [bytes([number]) * length for number, length in enumerate(lengths)]
+    writer = await connect(answer)
+    await writer.append(records)
+    assert [record for request in arrived for record in request] == records
+    assert len(arrived) == 6  # what exceeds a request's size has one of its own
+
+
 async def test_a_refusal_of_the_call_is_a_rejection(connect: Connect) -> None:
     async def answer(_: Requests, context: Context) -> AsyncIterator[pb.IngestResponse]:
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "another cell")

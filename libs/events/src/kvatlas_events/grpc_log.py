@@ -18,8 +18,14 @@ from kvatlas_events.codec import Progress, progress
 from kvatlas_events.log import Appended, Fenced, LogUnavailable, RecordsRejected
 from kvatlas_events.rpc import Answer, IngestStream, Position, StreamOver
 
-_REQUEST_BYTES_MAX = 2 << 20
-"""Of the records in one request; servers refuse messages beyond 4 MiB unless told otherwise."""
+_REQUEST_BYTES_MAX = 120 << 10
+"""Of the records in one request, unless a single one is larger.
+
+Below the size from which an allocator maps memory afresh for every buffer: the page faults of a
+request of half a megabyte cost twenty times its copying. And a receiver applies the first requests
+of an append while the later ones are on their way.
+"""
+_CONNECT_MS = 5_000
 _ANSWER_S = 10.0
 _REFUSALS = frozenset(
     {
@@ -32,7 +38,9 @@ _REFUSALS = frozenset(
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # a proxy of the environment is for the world outside
     ("grpc.initial_reconnect_backoff_ms", 50),  # whoever delivers has a backoff of its own
-    ("grpc.min_reconnect_backoff_ms", 50),
+    # Despite its name the time that one attempt to connect has, in which TCP and HTTP/2 go back and
+    # forth twice. A refusal comes at once, and its pause is the backoff of the other two.
+    ("grpc.min_reconnect_backoff_ms", _CONNECT_MS),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.keepalive_time_ms", 10_000),  # a partition shows, though nothing is sent
     ("grpc.keepalive_timeout_ms", 5_000),
