@@ -4,7 +4,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import redis.asyncio as redis
 
@@ -12,6 +12,7 @@ from kvatlas_events import LogPosition, LogReader, LogWriter
 from kvatlas_events.embedded import EmbeddedValkey
 from kvatlas_events.embedded_cluster import EmbeddedCluster
 from kvatlas_events.redis_log import RECORDS_MAX, RedisReader, RedisWriter, open_redis
+from kvatlas_events.redis_url import RedisUrl
 from tests.conformance.log.tls_proxy import Authority, TlsProxy
 
 SHARDS = 4
@@ -38,12 +39,23 @@ class RedisTransport:
 
     def __init__(self, server: Server | None, url: Callable[[], str], *, shards: int = 1) -> None:
         self.server = server
+        self.shards = shards
         self.position = ",".join(["5-0"] * shards)
         self.ours_to_stop = server is not None
         self.repeats_what_was_given_up = False
         self.cell = f"test-{uuid.uuid4().hex}"
         self.open: list[LogWriter | LogReader] = []
         self._url = url
+
+    @property
+    def url(self) -> str:
+        return self._url()
+
+    def client(self) -> Any:  # noqa: ANN401 - the library's, whose own types are unknown in part
+        """Return a client of the server or the cluster, to be used as a context."""
+        checked = RedisUrl.of(self.url)
+        kind: Any = redis.RedisCluster if checked.is_cluster else redis.Redis
+        return kind.from_url(checked.at(checked.addresses[0]))
 
     async def start(self) -> None:
         if self.server is not None and not self.server.is_running:

@@ -32,6 +32,11 @@ class Authority:
         certificate.configure_cert(context)
         return context
 
+    def demand(self, context: ssl.SSLContext) -> None:
+        """Let a server want a certificate of this CA from its clients."""
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=self.ca.cert_pem.bytes().decode())
+
 
 class TlsProxy:
     """Terminates TLS on a port of loopback, and passes all bytes to another port and back."""

@@ -92,6 +92,7 @@ class EmbeddedCluster:
     def _start_nodes(self) -> None:
         self._bus_ports = []
         for place, node in enumerate(self.nodes):
+            node.stop()  # one that outlived another
             bus_port = free_port()
             self._bus_ports.append(bus_port)
             self.nodes[place] = EmbeddedValkey(

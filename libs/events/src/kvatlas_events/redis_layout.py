@@ -7,9 +7,10 @@ The braces are part of the keys: a cluster places a key by what they enclose. Ta
 one digit by 1, 2 and 3 lie in different quarters of the slots (CRC-16 is linear, and these bits of
 the digit move a slot by quarters), so that any five shards in a row touch each of three equal nodes.
 
-A log's *identity* is a random value that whoever comes first writes beside the stream, with the
-number of shards behind it if there are several. On one server one identity speaks for all shards.
-In a cluster each shard has its own, for each node can lose its data alone.
+A log's *identity* is a random value that whoever comes first writes beside the stream. On one
+server that of shard 0 speaks for all. In a cluster each shard has its own, for each node can lose
+its data alone. Shard 0's has the number of shards behind it, if there are several: it is in every
+log, so that whoever has been told another number finds out.
 """
 
 import uuid
@@ -67,7 +68,9 @@ class Home:
 
     def identify(self) -> list[Command]:
         """Make an identity unless there is one, and ask for it."""
-        fresh = uuid.uuid4().hex + (f"/{self.shards}" if self.shards > 1 else "")
+        fresh = uuid.uuid4().hex
+        if self._tells_the_shards and self.shards > 1:
+            fresh += f"/{self.shards}"
         return [("SET", self.identity_key, fresh, "NX"), ("GET", self.identity_key)]
 
     @property
@@ -82,6 +85,8 @@ class Home:
             LogUnavailable: it is of a log with another number of shards.
         """
         identity = reply.decode()
+        if not self._tells_the_shards:
+            return identity
         _, _, said = identity.partition("/")
         shards = int(said) if said.isdecimal() else 1
         if shards != self.shards:
@@ -91,6 +96,10 @@ class Home:
                 "or delete the log's keys to begin another"
             )
         return identity
+
+    @property
+    def _tells_the_shards(self) -> bool:
+        return 0 in self.streams
 
 
 def home_of_all(place: Place, cell: str, shards: int) -> Home:

@@ -6,11 +6,12 @@ does not answer, the log does not: what the others have read is kept, at most a 
 """
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from kvatlas_events.log import LogPosition, LogSlice
-from kvatlas_events.redis_shards import ShardsReader
 
 _POLL_S = 0.5
 """A place waits so long for news."""
@@ -18,9 +19,17 @@ _LATE_S = 0.5
 """Beyond that, before nothing more is given out until it answers."""
 
 
+class PlaceReader(Protocol):
+    """What reads one place: a `ShardsReader`."""
+
+    async def read(self, wait_s: float) -> LogSlice:
+        """As of `LogReader`."""
+        ...
+
+
 @dataclass(slots=True)
 class _Place:
-    reader: ShardsReader
+    reader: PlaceReader
     reading: asyncio.Task[LogSlice] | None = None
     due_s: float = 0.0
     answers: bool = False
@@ -37,14 +46,22 @@ class _Place:
 
 
 class Merge:
-    """Reads several places; each one's records in order, those that are behind last."""
+    """Reads several places; each one's records in order, those that are behind last.
 
-    def __init__(self, readers: Sequence[ShardsReader]) -> None:
+    Args:
+        readers: of the places, in the order of their shards.
+        monotonic_s: a clock; of lateness.
+    """
+
+    def __init__(
+        self, readers: Sequence[PlaceReader], *, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._monotonic_s = monotonic_s
         self._places = [_Place(reader) for reader in readers]
 
     async def read(self, wait_s: float) -> LogSlice:
         """As of `LogReader`."""
-        clock = asyncio.get_running_loop().time
+        clock = self._monotonic_s
         until_s = clock() + wait_s
         at_once = wait_s <= 0
         if at_once:
@@ -59,9 +76,8 @@ class Merge:
     async def close(self) -> None:
         """End what is under way."""
         await self._interrupt()
-        for place in self._places:
-            if place.reading is not None:
-                place.reading.exception()  # of one that had ended by itself: nobody asks any more
+        ended = [each.reading for each in self._places if each.reading is not None]
+        await asyncio.gather(*ended, return_exceptions=True)  # nobody asks any more
 
     def _begin(self, now_s: float, *, at_once: bool) -> None:
         """Begin a read wherever none is under way or waits to be taken."""

@@ -69,7 +69,7 @@ class RedisServer:
         self._turn = asyncio.Semaphore(max(_CALLS_MAX, url.shards))
         try:
             # The library's own types are unknown in part.
-            self._client: Any = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
+            pool: Any = _Pool.from_url(  # pyright: ignore[reportUnknownMemberType]
                 url.at(node or url.addresses[0]),
                 protocol=2,  # replies of one shape from every release since 6.2
                 socket_connect_timeout=CONNECT_S,
@@ -78,12 +78,13 @@ class RedisServer:
                 retry=Retry(NoBackoff(), 0),
                 redis_connect_func=self._connected,
             )
-            connection: Any = self._client.connection_pool.make_connection()  # checks the rest
+            self._client: Any = redis.Redis.from_pool(pool)
+            connection: Any = pool.make_connection()  # checks the rest of the URL
         except (ValueError, TypeError, RedisError):
             # The library's text may quote a part of the URL that is a password.
             raise ValueError(f"{self.name}: a part of this URL cannot be used") from None
         if isinstance(connection, redis.SSLConnection):
-            _check_files(self.name, connection)
+            pool.tls = _tls(self.name, connection)
 
     def homes(self, cell: str) -> list[Home]:
         """Return where the shards of a cell's log lie: all of them here."""
@@ -155,8 +156,20 @@ def _elsewhere(name: str, error: AskError) -> Elsewhere:
     return Elsewhere(f"{name} {why}", (str(said.host), int(said.port)) if moved else None)
 
 
-def _check_files(name: str, connection: redis.SSLConnection) -> None:
-    """See at once that certificates and key can be read, not at the first outage."""
+class _Pool(redis.ConnectionPool):
+    """One TLS context for all connections: each would stop to read the system's CAs again."""
+
+    tls: Any = None
+
+    def make_connection(self) -> redis.Connection:
+        connection: Any = super().make_connection()  # pyright: ignore[reportUnknownMemberType]
+        if self.tls is not None:
+            connection.ssl_context = self.tls
+        return connection
+
+
+def _tls(name: str, connection: redis.SSLConnection) -> object:
+    """Read certificates and key at once, not at the first connection."""
     context: Any = connection.ssl_context  # without types
     try:
         context.get()
@@ -165,6 +178,7 @@ def _check_files(name: str, connection: redis.SSLConnection) -> None:
             f"{name}: ssl_ca_certs, ssl_certfile and ssl_keyfile must be files in PEM, "
             f"key and certificate of a pair: {error}"
         ) from None
+    return context
 
 
 def _why_no_tls(error: Exception) -> str | None:

@@ -1,0 +1,78 @@
+"""Where shards lie, and which of them a record goes to: promises to all releases."""
+
+import random
+import string
+
+import pytest
+from redis.crc import key_slot
+
+from kvatlas_events import LogUnavailable
+from kvatlas_events.redis_layout import Home, home_of_all, home_of_one, shard_of
+from kvatlas_events.redis_server import RedisServer
+from kvatlas_events.redis_url import RedisUrl
+from tests.unit.cell.speaker import Speaker, store
+
+SLOTS = 16_384
+
+
+def home(shards: int) -> Home:
+    return home_of_all(RedisServer(RedisUrl.of("redis://h")), "blue", shards)
+
+
+def test_a_log_of_one_shard_lies_where_every_log_has_its_first() -> None:
+    assert dict(home(1).streams) == {0: "kvatlas:{blue}:log:0"}
+    assert home(1).identity_key == home(3).identity_key == "kvatlas:{blue}:identity"
+    assert list(home(3).streams.values()) == [
+        "kvatlas:{blue}:log:0",
+        "kvatlas:{blue:1}:log:1",
+        "kvatlas:{blue:2}:log:2",
+    ]
+
+
+def test_a_shards_keys_lie_in_one_slot() -> None:
+    for shard in range(64):
+        alone = home_of_one(home(1).place, "blue", 64, shard)
+        slots = {key_slot(key.encode()) for key in (alone.identity_key, *alone.streams.values())}
+        assert len(slots) == 1
+
+
+def test_five_shards_in_a_row_touch_each_of_three_equal_nodes() -> None:
+    rng = random.Random(1)
+    for _ in range(60):
+        cell = "".join(rng.choices(string.ascii_letters + string.digits + ".-_", k=9))
+        streams = home_of_all(home(1).place, cell, 10).streams
+        slots = [key_slot(key.encode()) for key in streams.values()]
+        for first in range(5):
+            assert {slot * 3 // SLOTS for slot in slots[first : first + 5]} == {0, 1, 2}
+
+
+def test_a_worker_stays_in_its_shard_whatever_it_says_and_whichever_release_says_it() -> None:
+    speaker = Speaker(worker_id=7, dp_rank=2)
+    shards = {shard_of(speaker.events(store(number)), 8) for number in range(20)}
+    shards.add(shard_of(speaker.heartbeat(), 8))
+    assert shards == {2}
+    assert shard_of(Speaker(worker_id=2**64 - 1).heartbeat(), 8) == 1
+    assert shard_of(Speaker(worker_id=1).heartbeat(), 3) == 1
+
+
+def test_workers_are_spread_over_all_shards() -> None:
+    counts = [0] * 8
+    for worker_id in range(800):
+        counts[shard_of(Speaker(worker_id=worker_id).heartbeat(), 8)] += 1
+    assert min(counts) > 50
+
+
+def test_what_is_no_record_goes_to_the_first_shard() -> None:
+    assert shard_of(b"hello", 8) == 0
+
+
+def test_an_identity_says_how_many_shards_there_are() -> None:
+    one, four = home(1), home(4)
+    mine, theirs = str(one.identify()[0][2]), str(four.identify()[0][2])
+    assert one.identity(mine.encode()) == mine
+    assert four.identity(theirs.encode()) == theirs
+    with pytest.raises(LogUnavailable, match=r"has 4 shards, this URL says 1; write \?shards=4"):
+        one.identity(theirs.encode())
+    assert "/" not in str(home_of_one(four.place, "blue", 4, 3).identify()[0][2])
+    with pytest.raises(LogUnavailable, match=r"has 1 shards, this URL says 4; write \?shards=1"):
+        four.identity(mine.encode())
