@@ -7,6 +7,12 @@ What a vLLM block is beside its tokens is told by `lora_name` (from 0.14), by `e
 the token after it. We index the block's plain tokens: two blocks that differ only in the token that
 follows become one sequence hash, held as long as either is. A look-up may so promise one block more
 than the engine can use, never more: the next block holds the differing token itself.
+
+`ownership` (from 0.29) names the secondary offloading tier that an event is of
+(https://github.com/vllm-project/vllm/pull/52067); the engine's own events have none. It is not
+looked at: which of an engine's stores beside the device has a block makes no difference to who is
+asked for it. Where two of them on one of our tiers hold the same block, the first removal takes it
+out: less is promised than is there, never more.
 """
 
 from collections.abc import Sequence
