@@ -165,6 +165,20 @@ async def test_a_replica_fed_a_doctored_log_differs(against: str) -> None:
     assert " only at " in lines[0]
 
 
+async def test_a_worker_that_no_replica_knows_is_missed_by_its_publisher() -> None:
+    async with stage() as on, EmbeddedValkey() as other_log:
+        await work(on.engine)
+        words = ("--log", other_log.url)
+        async with indexer(*words) as one, indexer(*words) as other:
+            for each in (one, other):
+                await each.ready()
+            status, lines = await verify(*sides([one, other], on.publisher))
+    assert status == 1, lines
+    assert lines[-1] == "differ: 1 of 1 workers"
+    assert f"worker 7/0: {one.listen} does not know it, {other.listen} does not know it" in lines[0]
+    assert f"{on.publisher} is at event " in lines[0]
+
+
 async def test_who_is_gone_is_named_and_nothing_is_told() -> None:
     async with stage() as on, indexer("--log", on.log.url) as one:
         await one.ready()

@@ -187,3 +187,18 @@ async def test_without_a_life_or_before_the_engines_are_known_it_is_unavailable(
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await call
                 assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_it_lists_those_that_it_speaks_for_now() -> None:
+    gone = LifeSource(2)
+    gone.life = None
+    async with serving(LifeSource(1), gone, LifeSource(3)) as stub:
+        answer = await stub.ListWorkers(publisher_pb2.ListWorkersRequest())
+    assert [(worker.worker_id, worker.dp_rank) for worker in answer.workers] == [(1, 0), (3, 0)]
+
+
+async def test_a_publisher_that_starts_lists_nobody_and_says_so() -> None:
+    async with serving(spoken=False) as stub:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.ListWorkers(publisher_pb2.ListWorkersRequest())
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE

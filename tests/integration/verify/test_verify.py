@@ -76,6 +76,31 @@ def test_a_block_that_one_replica_lacks_is_named(capsys: pytest.CaptureFixture[s
     assert lines[1] == "differ: 1 of 2 workers"
 
 
+def test_other_blocks_with_the_same_digest_differ_for_who_compares_them_all(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one, other = Speaker(), Speaker()
+    alike = [one.events(store(1, 2, 3)), one.heartbeat()]  # 1 ^ 2 ^ 3 = 1 ^ 4 ^ 5
+    with replicas(alike, [other.events(store(1, 4, 5)), other.heartbeat()]) as made:
+        assert verify(made) == 0
+        assert "3 blocks, by count and digest; " in capsys.readouterr().out
+        assert verify(made, "--full") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert f"2 only at {made[0].address}: 0000000000000002, 0000000000000003" in lines[0]
+    assert f"2 only at {made[1].address}: 0000000000000004, 0000000000000005" in lines[0]
+
+
+def test_all_hashes_of_many_workers_are_compared_group_by_group(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvatlas_verify.rounds._FETCHED_BLOCKS_MAX", 10)
+    told = [record for worker_id in range(1, 8) for record in records(worker_id)]
+    with replicas(told, told) as made:
+        assert verify(made, "--full") == 0
+    line = capsys.readouterr().out
+    assert line.startswith("whole: 2 replicas agree on 7 workers, 28 blocks, by every hash; ")
+
+
 def test_a_replica_that_stays_behind_differs(capsys: pytest.CaptureFixture[str]) -> None:
     with replicas(records(), records()[:1]) as made:
         assert verify(made) == 1
@@ -89,7 +114,8 @@ def test_a_worker_that_one_replica_does_not_know_differs(
 ) -> None:
     with replicas(records(1) + records(2), records(1)) as made:
         assert verify(made) == 1
-    assert f"{made[1].address} does not know it" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"{made[1].address} does not know it; where its publisher answers is not known" in out
 
 
 def test_a_replica_that_says_itself_that_it_is_not_whole_differs(
@@ -100,6 +126,37 @@ def test_a_replica_that_says_itself_that_it_is_not_whole_differs(
     with replicas(late, [late[0], late[2]]) as made:
         made[1].bench.pass_ms(500)
         made[1].bench.feed(speaker.heartbeat())
+        assert verify(made) == 1
+    assert "and is not whole" in capsys.readouterr().out
+
+
+def test_a_worker_that_one_replica_has_no_memory_for_differs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = [Speaker().events(store(*range(1_000, 60_000)))]
+    with replicas(told, told) as made:
+        out = Bench(memory_bytes_max=600_000)
+        out.feed(*told)
+        out.pass_ms(300)
+        out.cell.set_ready(True)
+        server = CellServer(out.cell, "127.0.0.1", 0, threads=1)
+        try:
+            small = Replica(out, "{}:{}".format(*server.address))
+            assert verify([made[0], small]) == 1
+        finally:
+            server.stop(1.0)
+    line = capsys.readouterr().out.splitlines()[0]
+    assert "1000 with 0 blocks, and is left out, for it has no memory for it" in line
+
+
+def test_two_that_both_lack_a_silent_worker_are_not_whole(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    speaker = Speaker()
+    told = [speaker.events(store(1)), speaker.events(store(2)), speaker.events(store(3))]
+    with replicas([told[0], told[2]], [told[0], told[2]]) as made:
+        for each in made:
+            each.bench.pass_ms(3_000)
         assert verify(made) == 1
     assert "and is not whole" in capsys.readouterr().out
 
@@ -149,6 +206,14 @@ def test_a_replica_that_is_not_ready_cannot_be_compared(
     with replicas(records(), records(), ready=False) as made:
         assert verify(made) == 2
     assert "is not ready" in capsys.readouterr().out
+
+
+def test_the_help_says_what_the_exit_status_means(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command(["--help"])
+    assert ended.value.code == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "0 whole, 1 with the differences listed, 2 could not tell" in words
 
 
 def test_one_side_alone_has_nothing_to_be_compared_with(

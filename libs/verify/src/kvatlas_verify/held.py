@@ -37,8 +37,8 @@ class Held:
     event_id: int
     tiers: Mapping[str, Digest]
     """Tiers with blocks on them."""
-    is_whole: bool = True
-    """False: the side says itself that it lacks something."""
+    lacks: str = ""
+    """What the side says itself that is wrong with it; empty: nothing."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -53,6 +53,11 @@ class Sets:
     place: tuple[int, int]
     tiers: Mapping[str, Hashes] = field(default_factory=dict[str, Hashes])
 
+    @property
+    def blocks(self) -> int:
+        """How many there are."""
+        return sum(map(len, self.tiers.values()))
+
 
 def digest_of(hashes: Hashes) -> Digest:
     """Count and XOR; of nothing: zeros."""
@@ -65,7 +70,7 @@ def are_comparable(sides: Sequence[Held | None]) -> bool:
     return (
         len(known) == len(sides)
         and len({held.place for held in known}) == 1
-        and all(held.is_whole for held in known)
+        and not any(held.lacks for held in known)
     )
 
 
@@ -108,8 +113,8 @@ def _standing(held: Held | None) -> str:
     if held is None:
         return "does not know it"
     blocks = sum(digest.blocks for digest in held.tiers.values())
-    incomplete = "" if held.is_whole else ", and is not whole"
-    return f"is at event {held.event_id} of epoch {held.epoch} with {blocks} blocks{incomplete}"
+    lacks = f", and {held.lacks}" if held.lacks else ""
+    return f"is at event {held.event_id} of epoch {held.epoch} with {blocks} blocks{lacks}"
 
 
 def _only(name: str, hashes: Hashes) -> str:

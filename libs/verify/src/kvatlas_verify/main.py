@@ -11,6 +11,7 @@ from pydantic import Field
 from kvatlas_chassis import HostPort, Settings, SettingsError, load_settings
 from kvatlas_verify.rounds import Findings, Patience, check_terms, compare
 from kvatlas_verify.rpc import CannotTell, Publisher, Replica
+from kvatlas_verify.speakers import Speakers
 
 WHOLE, DIFFERENT, COULD_NOT_TELL = 0, 1, 2
 
@@ -22,7 +23,13 @@ class VerifySettings(Settings):
         min_length=1, description="replica to compare; two or more, or one and a publisher"
     )
     publisher: tuple[HostPort, ...] = Field(
-        default=(), description="publisher to compare its workers with"
+        default=(),
+        description="publisher to compare its workers with, those included that no replica knows",
+    )
+    full: bool = Field(
+        default=False,
+        description="compare every hash of every worker, and not only counts and digests (XOR of "
+        "the hashes) with the hashes of those that differ",
     )
     tries: int = Field(
         default=20, gt=0, description="times to ask for a worker that is elsewhere on two sides"
@@ -40,7 +47,7 @@ def command(argv: Sequence[str]) -> int:
             argv=argv,
             environ=os.environ,
             description="Compares every worker on every indexer replica, and with its publisher. "
-            "Exit status: 0 whole, 1 with the differences listed, 2 could not tell.",
+            "Exit status: 0 whole, 1 with the differences listed, 2 could not tell or wrong flags.",
         )
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
@@ -48,7 +55,7 @@ def command(argv: Sequence[str]) -> int:
     if len(settings.indexer) + len(settings.publisher) == 1:
         return _told("could not tell: one side has nothing to be compared with")
     try:
-        return _report(_compare(settings), len(settings.indexer))
+        return _report(_compare(settings), settings)
     except CannotTell as error:
         return _told(f"could not tell: {error}")
 
@@ -61,15 +68,16 @@ def _compare(settings: VerifySettings) -> Findings:
             open_sides.enter_context(closing(Replica(address, timeout_s=timeout_s)))
             for address in settings.indexer
         ]
-        publishers = [
-            open_sides.enter_context(closing(Publisher(address, timeout_s=timeout_s)))
-            for address in settings.publisher
-        ]
+
+        def dial(address: HostPort) -> Publisher:
+            return open_sides.enter_context(closing(Publisher(address, timeout_s=timeout_s)))
+
+        speakers = Speakers([dial(address) for address in settings.publisher], dial)
         check_terms(replicas)
-        return compare(replicas, publishers, patience)
+        return compare(replicas, speakers, patience, full=settings.full)
 
 
-def _report(findings: Findings, replicas: int) -> int:
+def _report(findings: Findings, settings: VerifySettings) -> int:
     for lines in findings.differing.values():
         sys.stdout.writelines(f"{line}\n" for line in lines)
     sys.stdout.writelines(f"could not tell: {line}\n" for line in findings.untold)
@@ -78,9 +86,11 @@ def _report(findings: Findings, replicas: int) -> int:
         return DIFFERENT
     if findings.untold:
         return COULD_NOT_TELL
+    by = "every hash" if settings.full else "count and digest"
     sys.stdout.write(
-        f"whole: {replicas} replicas agree on {findings.workers} workers, {findings.blocks} blocks"
-        f"; {findings.publishers} of the workers agree with their publishers\n"
+        f"whole: {len(settings.indexer)} replicas agree on {findings.workers} workers, "
+        f"{findings.blocks} blocks, by {by}; "
+        f"{findings.publishers} of the workers agree with their publishers\n"
     )
     return WHOLE
 

@@ -2,16 +2,22 @@
 
 Replicas are at the same event only now and then while events flow, so a worker whose sides are
 elsewhere is asked for again, a bounded number of times; the others are done with.
+
+Counts and digests first, for they are small. Hashes are fetched where those differ, or of everybody
+if all is to be compared: one different set in 2^64 has another's digest by chance, more by intent.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvatlas_verify.held import Held, Worker, agree, are_comparable, differences, standing_still
-from kvatlas_verify.rpc import CannotTell, Publisher, Replica
+from kvatlas_verify.rpc import CannotTell, Replica
+from kvatlas_verify.speakers import Speakers
 
 _STILL_ROUNDS = 3
 """Rounds in which no side moves, after which none is expected to."""
+_FETCHED_BLOCKS_MAX = 1 << 22
+"""Of so many workers the hashes are fetched at once; one may have more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,92 +49,118 @@ class _Open:
     still: int = 0
 
 
-Side = Replica | Publisher
-
-
 def compare(
-    replicas: Sequence[Replica], publishers: Sequence[Publisher], patience: Patience
+    replicas: Sequence[Replica], speakers: Speakers, patience: Patience, *, full: bool = False
 ) -> Findings:
-    """Compare every worker on every side.
+    """Compare every worker on every side; by every hash if `full`.
 
     Raises:
         CannotTell: a side does not answer.
     """
-    findings = Findings()
     asked = [replica.held(None) for replica in replicas]
-    workers = sorted({worker for each in asked for worker in each})
-    findings.workers = len(workers)
-    speakers = _speakers(replicas, publishers, workers, findings)
-    findings.publishers = len(speakers)
-    in_question = {worker: _Open() for worker in workers}
+    speakers.find(replicas, asked)
+    comparison = _Comparison(replicas, speakers, asked, full=full)
     for attempt in range(patience.tries):
         if attempt:
             patience.pause()
-            asked = [replica.held(in_question) for replica in replicas]
-        for worker in list(in_question):
-            sides: list[Side] = [*replicas]
-            held = [each.get(worker) for each in asked]
-            if worker in speakers:
-                sides.append(speakers[worker])
-                held.append(speakers[worker].held(worker))
-            if _is_settled(worker, sides, held, findings):
-                del in_question[worker]
-                continue
-            before = in_question[worker]
-            still = before.still + 1 if before.sides == held else 0
-            in_question[worker] = _Open(held, still)
-        if all(each.still >= _STILL_ROUNDS for each in in_question.values()):
+            asked = [replica.held(comparison.in_question) for replica in replicas]
+        comparison.judge(asked)
+        if comparison.is_over:
             break
-    for worker, last in in_question.items():
-        names = [
-            each.name for each in [*replicas, *([speakers[worker]] if worker in speakers else [])]
-        ]
-        told = standing_still(worker, names, last.sides)
-        if last.still >= _STILL_ROUNDS:
-            findings.differing[worker] = [told]
-        else:
-            findings.untold.append(f"{told}: it moves too fast to be compared")
-    return findings
+    return comparison.end()
 
 
-def _is_settled(
-    worker: Worker, sides: Sequence[Side], held: Sequence[Held | None], findings: Findings
-) -> bool:
-    """Whether the worker has been compared; what was found is noted."""
-    if agree(held):
-        first = held[0]
-        findings.blocks += sum(d.blocks for d in first.tiers.values()) if first else 0
-        return True
-    if not are_comparable(held):
-        return False
-    sets = [side.sets(worker) for side in sides]
-    known = [each for each in sets if each is not None]
-    if len(known) < len(sets) or len({each.place for each in known}) > 1:
-        return False
-    lines = differences(worker, [side.name for side in sides], known)
-    if lines:
-        findings.differing[worker] = lines
-    return bool(lines)
+class _Comparison:
+    """Of all workers on all sides: what is still in question, and what has been found."""
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        speakers: Speakers,
+        asked: Sequence[Mapping[Worker, Held]],
+        *,
+        full: bool,
+    ) -> None:
+        workers = {worker for each in asked for worker in each} | set(speakers.of)
+        self.in_question = {worker: _Open() for worker in sorted(workers)}
+        self._findings = Findings(len(workers), publishers=len(speakers.of), untold=speakers.idle())
+        self._replicas = replicas
+        self._speakers = speakers
+        self._full = full
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is in question that still moves."""
+        return all(each.still >= _STILL_ROUNDS for each in self.in_question.values())
+
+    def judge(self, asked: Sequence[Mapping[Worker, Held]]) -> None:
+        """Compare whom these counts and digests allow to compare."""
+        doubtful: dict[Worker, int] = {}
+        for worker, before in list(self.in_question.items()):
+            held = [each.get(worker) for each in asked]
+            if worker in self._speakers.of:
+                held.append(self._speakers.of[worker].held(worker))
+            blocks = max(_blocks(each) for each in held)
+            if agree(held) and not self._full:
+                self._findings.blocks += blocks
+                del self.in_question[worker]
+                continue
+            if are_comparable(held):
+                doubtful[worker] = blocks
+            stands = before.sides == held and worker not in doubtful
+            self.in_question[worker] = _Open(held, before.still + 1 if stands else 0)
+        for group in _groups(doubtful):
+            self._compare_hashes(group)
+
+    def end(self) -> Findings:
+        """What was found, with those that are left."""
+        for worker, last in self.in_question.items():
+            told = standing_still(worker, self._names(worker), last.sides)
+            told += self._speakers.silent.get(worker, "")
+            if last.still >= _STILL_ROUNDS:
+                self._findings.differing[worker] = [told]
+            else:
+                self._findings.untold.append(f"{told}: it moves too fast to be compared")
+        return self._findings
+
+    def _compare_hashes(self, group: Sequence[Worker]) -> None:
+        fetched = [replica.sets(group) for replica in self._replicas]
+        for worker in group:
+            sides = [each.pop(worker, None) for each in fetched]
+            if worker in self._speakers.of:
+                sides.append(self._speakers.of[worker].sets(worker))
+            known = [each for each in sides if each is not None]
+            if len(known) < len(sides) or len({each.place for each in known}) > 1:
+                continue  # somebody has moved on: again in the next round
+            lines = differences(worker, self._names(worker), known)
+            if lines:
+                self._findings.differing[worker] = lines
+            else:
+                self._findings.blocks += known[0].blocks
+            del self.in_question[worker]
+
+    def _names(self, worker: Worker) -> list[str]:
+        names = [replica.name for replica in self._replicas]
+        speaker = self._speakers.of.get(worker)
+        return names if speaker is None else [*names, speaker.name]
 
 
-def _speakers(
-    replicas: Sequence[Replica],
-    publishers: Sequence[Publisher],
-    workers: Sequence[Worker],
-    findings: Findings,
-) -> Mapping[Worker, Publisher]:
-    """Which of the named publishers speaks for which worker."""
-    named = {
-        worker: address for replica in replicas for worker, address in replica.publishers.items()
-    }
-    speakers: dict[Worker, Publisher] = {}
-    for publisher in publishers:
-        theirs = [worker for worker in workers if named.get(worker) == publisher.name]
-        served = theirs or [worker for worker in workers if publisher.held(worker) is not None]
-        if not served:
-            findings.untold.append(f"{publisher.name} speaks for no worker that a replica knows")
-        speakers.update(dict.fromkeys(served, publisher))
-    return speakers
+def _groups(workers: Mapping[Worker, int]) -> Iterator[list[Worker]]:
+    """Cut into groups whose blocks can be in memory at once."""
+    group: list[Worker] = []
+    size = 0
+    for worker, blocks in workers.items():
+        if group and size + blocks > _FETCHED_BLOCKS_MAX:
+            yield group
+            group, size = [], 0
+        group.append(worker)
+        size += blocks
+    if group:
+        yield group
+
+
+def _blocks(held: Held | None) -> int:
+    return 0 if held is None else sum(digest.blocks for digest in held.tiers.values())
 
 
 def check_terms(replicas: Sequence[Replica]) -> None:

@@ -15,6 +15,7 @@ from kvatlas_wire.v1 import events_pb2 as events
 from kvatlas_wire.v1 import indexer_pb2 as indexer
 from kvatlas_wire.v1 import indexer_pb2_grpc, publisher_pb2, publisher_pb2_grpc
 
+_NOT_LISTED = "has just come to know it"
 _OPTIONS = (("grpc.enable_http_proxy", 0),)
 
 
@@ -56,7 +57,9 @@ class Replica:
 
     def held(self, workers: Collection[Worker] | None) -> dict[Worker, Held]:
         """Counts and digests of these workers, or of all, as its tables add up."""
-        whole = self._whole_workers()
+        if workers is not None and not workers:
+            return {}  # no names would ask for all
+        lacking = self._lacking()
         summed: dict[Worker, tuple[int, int, dict[str, Digest]]] = {}
         for row in self._dump(workers, digests=True):
             worker = Worker(row.worker_id, row.dp_rank)
@@ -64,30 +67,28 @@ class Replica:
             if row.blocks:
                 tiers[row.tier] = Digest(row.blocks, row.digest)
         return {
-            worker: Held(epoch, event_id, tiers, is_whole=worker in whole)
+            worker: Held(epoch, event_id, tiers, lacking.get(worker, _NOT_LISTED))
             for worker, (epoch, event_id, tiers) in summed.items()
         }
 
-    def sets(self, worker: Worker) -> Sets | None:
-        """Every hash of one worker; None: not known."""
-        place = None
-        parts: dict[str, list[Hashes]] = defaultdict(list)
-        for row in self._dump([worker], digests=False):
-            place = (row.epoch, row.event_id)
-            parts[row.tier].append(row.sequence_hashes)
-        return None if place is None else Sets(place, _joined(parts))
+    def sets(self, workers: Collection[Worker]) -> dict[Worker, Sets]:
+        """Every hash of these workers; of those that it knows."""
+        places: dict[Worker, tuple[int, int]] = {}
+        parts: dict[Worker, dict[str, list[Hashes]]] = {}
+        for row in self._dump(workers, digests=False) if workers else ():
+            worker = Worker(row.worker_id, row.dp_rank)
+            places[worker] = (row.epoch, row.event_id)
+            tiers = parts.setdefault(worker, defaultdict(list))
+            tiers[row.tier].append(row.sequence_hashes)
+        return {worker: Sets(place, _joined(parts[worker])) for worker, place in places.items()}
 
-    def _whole_workers(self) -> set[Worker]:
-        """Those that do not recover. A silent one is as whole as it was: that is liveness."""
+    def _lacking(self) -> dict[Worker, str]:
+        """What is wrong with each by its own words. A silent one is as whole as it was."""
         status = self._status()
         self.publishers = {
             _worker(each.info.worker): each.info.publisher_rpc for each in status.workers
         }
-        return {
-            _worker(each.info.worker)
-            for each in status.workers
-            if each.info.state != indexer.WORKER_STATE_RECOVERING
-        }
+        return {_worker(each.info.worker): _lacks(each) for each in status.workers}
 
     def _status(self) -> indexer.GetStatusResponse:
         try:
@@ -121,6 +122,16 @@ class Publisher:
     def close(self) -> None:
         """Let go of the connection."""
         self._channel.close()
+
+    def workers(self) -> list[Worker]:
+        """Whom it speaks for."""
+        try:
+            answer = self._stub.ListWorkers(
+                publisher_pb2.ListWorkersRequest(), timeout=self._timeout_s
+            )
+        except grpc.RpcError as error:
+            raise _cannot_tell(self.name, error) from error
+        return [_worker(each) for each in answer.workers]
 
     def held(self, worker: Worker) -> Held | None:
         """Counts and digests of its mirror, added up from the hashes; None: not its worker.
@@ -185,6 +196,13 @@ def _tier(number: "events.Tier.ValueType") -> str:
 
 def _worker(message: events.Worker) -> Worker:
     return Worker(message.worker_id, message.dp_rank)
+
+
+def _lacks(status: indexer.WorkerStatus) -> str:
+    if status.info.state == indexer.WORKER_STATE_OVER_BUDGET:
+        return "is left out, for it has no memory for it"
+    recovers = status.info.state == indexer.WORKER_STATE_RECOVERING
+    return "is not whole" if recovers or status.incomplete else ""
 
 
 def _cannot_tell(name: str, error: grpc.RpcError) -> CannotTell:

@@ -68,6 +68,19 @@ class _Publisher(publisher_pb2_grpc.PublisherServicer):
             for records in _messages(life.snapshot()):
                 yield publisher_pb2.SnapshotResponse(records=records)
 
+    async def ListWorkers(  # noqa: N802 - the RPC's name
+        self, request: publisher_pb2.ListWorkersRequest, context: _Context
+    ) -> publisher_pb2.ListWorkersResponse:
+        del request
+        sources = await self._started(context)
+        return publisher_pb2.ListWorkersResponse(
+            workers=[
+                events_pb2.Worker(worker_id=each.worker.worker_id, dp_rank=each.worker.dp_rank)
+                for each in sources
+                if each.sealed_life() is not None
+            ]
+        )
+
     async def _replay(
         self, request: publisher_pb2.ReplayRequest, context: _Context
     ) -> Sequence[bytes]:
@@ -87,11 +100,10 @@ class _Publisher(publisher_pb2_grpc.PublisherServicer):
     async def _life(self, asked: events_pb2.Worker, context: _Context) -> Life:
         """Return the worker's life; ends the call if there is none."""
         worker = Worker(asked.worker_id, asked.dp_rank)
-        if self.sources is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "this publisher is starting")
-        source = next((each for each in self.sources if each.worker == worker), None)
+        sources = await self._started(context)
+        source = next((each for each in sources if each.worker == worker), None)
         if source is None:
-            served = ", ".join(str(each.worker) for each in self.sources)
+            served = ", ".join(str(each.worker) for each in sources)
             await context.abort(
                 grpc.StatusCode.NOT_FOUND, f"worker {worker} is not served here; served: {served}"
             )
@@ -101,6 +113,11 @@ class _Publisher(publisher_pb2_grpc.PublisherServicer):
                 grpc.StatusCode.UNAVAILABLE, f"the engine of worker {worker} has not been heard of"
             )
         return life
+
+    async def _started(self, context: _Context) -> Sequence[Source]:
+        if self.sources is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this publisher is starting")
+        return self.sources
 
 
 def _messages(records: Sequence[bytes]) -> Iterator[list[bytes]]:

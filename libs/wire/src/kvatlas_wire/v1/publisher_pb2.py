@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from kvatlas_wire.v1 import events_pb2 as kvatlas_dot_v1_dot_events__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1akvatlas/v1/publisher.proto\x12\nkvatlas.v1\x1a\x17kvatlas/v1/events.proto\"Y\n\rReplayRequest\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.kvatlas.v1.Worker\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x15\n\rfrom_event_id\x18\x03 \x01(\x04\"!\n\x0eReplayResponse\x12\x0f\n\x07records\x18\x01 \x03(\x0c\"5\n\x0fSnapshotRequest\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.kvatlas.v1.Worker\"#\n\x10SnapshotResponse\x12\x0f\n\x07records\x18\x01 \x03(\x0c\x32\x97\x01\n\tPublisher\x12\x41\n\x06Replay\x12\x19.kvatlas.v1.ReplayRequest\x1a\x1a.kvatlas.v1.ReplayResponse0\x01\x12G\n\x08Snapshot\x12\x1b.kvatlas.v1.SnapshotRequest\x1a\x1c.kvatlas.v1.SnapshotResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1akvatlas/v1/publisher.proto\x12\nkvatlas.v1\x1a\x17kvatlas/v1/events.proto\"Y\n\rReplayRequest\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.kvatlas.v1.Worker\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x15\n\rfrom_event_id\x18\x03 \x01(\x04\"!\n\x0eReplayResponse\x12\x0f\n\x07records\x18\x01 \x03(\x0c\"5\n\x0fSnapshotRequest\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.kvatlas.v1.Worker\"#\n\x10SnapshotResponse\x12\x0f\n\x07records\x18\x01 \x03(\x0c\"\x14\n\x12ListWorkersRequest\":\n\x13ListWorkersResponse\x12#\n\x07workers\x18\x01 \x03(\x0b\x32\x12.kvatlas.v1.Worker2\xe7\x01\n\tPublisher\x12\x41\n\x06Replay\x12\x19.kvatlas.v1.ReplayRequest\x1a\x1a.kvatlas.v1.ReplayResponse0\x01\x12G\n\x08Snapshot\x12\x1b.kvatlas.v1.SnapshotRequest\x1a\x1c.kvatlas.v1.SnapshotResponse0\x01\x12N\n\x0bListWorkers\x12\x1e.kvatlas.v1.ListWorkersRequest\x1a\x1f.kvatlas.v1.ListWorkersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,6 +40,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SNAPSHOTREQUEST']._serialized_end=246
   _globals['_SNAPSHOTRESPONSE']._serialized_start=248
   _globals['_SNAPSHOTRESPONSE']._serialized_end=283
-  _globals['_PUBLISHER']._serialized_start=286
-  _globals['_PUBLISHER']._serialized_end=437
+  _globals['_LISTWORKERSREQUEST']._serialized_start=285
+  _globals['_LISTWORKERSREQUEST']._serialized_end=305
+  _globals['_LISTWORKERSRESPONSE']._serialized_start=307
+  _globals['_LISTWORKERSRESPONSE']._serialized_end=365
+  _globals['_PUBLISHER']._serialized_start=368
+  _globals['_PUBLISHER']._serialized_end=599
 # @@protoc_insertion_point(module_scope)

@@ -44,6 +44,11 @@ class PublisherStub:
                 request_serializer=kvatlas_dot_v1_dot_publisher__pb2.SnapshotRequest.SerializeToString,
                 response_deserializer=kvatlas_dot_v1_dot_publisher__pb2.SnapshotResponse.FromString,
                 _registered_method=True)
+        self.ListWorkers = channel.unary_unary(
+                '/kvatlas.v1.Publisher/ListWorkers',
+                request_serializer=kvatlas_dot_v1_dot_publisher__pb2.ListWorkersRequest.SerializeToString,
+                response_deserializer=kvatlas_dot_v1_dot_publisher__pb2.ListWorkersResponse.FromString,
+                _registered_method=True)
 
 
 class PublisherServicer:
@@ -63,6 +68,13 @@ class PublisherServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListWorkers(self, request, context):
+        """Whom it speaks for now: of engines that have been heard of and are not gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PublisherServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -75,6 +87,11 @@ def add_PublisherServicer_to_server(servicer, server):
                     servicer.Snapshot,
                     request_deserializer=kvatlas_dot_v1_dot_publisher__pb2.SnapshotRequest.FromString,
                     response_serializer=kvatlas_dot_v1_dot_publisher__pb2.SnapshotResponse.SerializeToString,
+            ),
+            'ListWorkers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListWorkers,
+                    request_deserializer=kvatlas_dot_v1_dot_publisher__pb2.ListWorkersRequest.FromString,
+                    response_serializer=kvatlas_dot_v1_dot_publisher__pb2.ListWorkersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -131,6 +148,33 @@ class Publisher:
             '/kvatlas.v1.Publisher/Snapshot',
             kvatlas_dot_v1_dot_publisher__pb2.SnapshotRequest.SerializeToString,
             kvatlas_dot_v1_dot_publisher__pb2.SnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListWorkers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kvatlas.v1.Publisher/ListWorkers',
+            kvatlas_dot_v1_dot_publisher__pb2.ListWorkersRequest.SerializeToString,
+            kvatlas_dot_v1_dot_publisher__pb2.ListWorkersResponse.FromString,
             options,
             channel_credentials,
             insecure,
