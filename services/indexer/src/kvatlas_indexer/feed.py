@@ -2,17 +2,21 @@
 
 A log that does not answer is tried again for ever, with growing pauses, and says why on /readyz;
 the cell is told, so that leases stand still meanwhile. It is told as soon as an answer is late: a
-server that stalls without closing its connections is given up only after longer than a lease.
+server that stalls without closing its connections is given up only after longer than a lease. A log
+that answers and does not give back this replica's probes is not alive either. What leases have
+counted between the last sign of life and that is taken back.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from kvatlas_events import LogReader, LogSlice, LogUnavailable
 from kvatlas_events.backoff import Backoff
+from kvatlas_indexer.probe import Probe
 from kvatlas_native import Cell
 
 _READ_WAIT_S = 0.5
@@ -55,20 +59,25 @@ class LogFeed:
         *,
         backoff: Backoff,
         unix_ms: Callable[[], int],
+        probe: Probe | None = None,
     ) -> None:
         self.transport = transport
+        self.probe = probe
         self._cell = cell
         self._reader = reader
         self._backoff = backoff
         self._unix_ms = unix_ms
         self._records = 0
         self._failure: str | None = "not read yet"
+        self._answered_s = time.monotonic()
+        self._is_alive = False
+        self._stuck = False
         self._caught_up = False
 
     @property
     def is_alive(self) -> bool:
-        """The last read answered."""
-        return self._failure is None
+        """The last read answered, and what was appended has come back."""
+        return self._is_alive
 
     @property
     def obstacle(self) -> str | None:
@@ -123,6 +132,7 @@ class LogFeed:
         if self._failure is not None:
             log.info("reading the log %s", self._reader.name)
         self._failure = None
+        self._answered_s = time.monotonic()
         self._backoff.reset()
         if part.trimmed:
             log.warning("log %s: records are gone before they were read", self._reader.name)
@@ -143,6 +153,9 @@ class LogFeed:
                     len(part.records),
                     applied.first_rejection,
                 )
+        if self.probe is not None:
+            for place, mark in part.probes:
+                self.probe.came_back(place, mark)
         self._records += len(part.records) + part.foreign
         behind = part.records and not part.at_head
         if part.position is not None:
@@ -153,9 +166,31 @@ class LogFeed:
         self._caught_up |= part.caught_up
 
     def _report(self, lag_ms: int) -> None:
+        alive = self._failure is None and not self._is_stuck()
+        if self._is_alive and not alive:
+            self._cell.take_back_log_time(self.transport, unproven_ms=self._silent_ms())
+        self._is_alive = alive
         self._cell.set_log_status(
             self.transport, alive=self.is_alive, records=self._records, lag_ms=lag_ms
         )
+
+    def _is_stuck(self) -> bool:
+        """Whether the log does not give probes back; what begins and what ends is said once."""
+        obstacle = None if self.probe is None else self.probe.obstacle
+        stuck = obstacle is not None
+        if stuck != self._stuck and self._failure is None:
+            self._stuck = stuck
+            if stuck:
+                log.warning("log %s %s; leases stand still", self._reader.name, obstacle)
+            else:
+                log.info("log %s takes writes again; leases go on", self._reader.name)
+        return stuck
+
+    def _silent_ms(self) -> int:
+        """How old the last sign is that records which exist would have arrived."""
+        read_s = time.monotonic() - self._answered_s
+        proven_s = 0.0 if self.probe is None else self.probe.age_s
+        return int(max(read_s, proven_s) * 1_000)
 
 
 async def _end_of(task: asyncio.Task[None] | None) -> None:

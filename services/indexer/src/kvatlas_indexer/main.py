@@ -6,6 +6,7 @@ import os
 import random
 import socket
 import time
+import uuid
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,12 +24,19 @@ from kvatlas_chassis import (
     announce_ready,
     run_service,
 )
-from kvatlas_events import LogPosition, LogReader, open_reader
+from kvatlas_events import LogPosition, LogReader, open_prober, open_reader
 from kvatlas_events.backoff import Backoff
 from kvatlas_hashing import CONTRACT
 from kvatlas_indexer.feed import Feed, LogFeed, PushedFeed
 from kvatlas_indexer.keeping import keeping
-from kvatlas_indexer.metrics import CellCollector, LagCollector, RecoveryCollector, ReplicaCollector
+from kvatlas_indexer.metrics import (
+    CellCollector,
+    LagCollector,
+    ProbeCollector,
+    RecoveryCollector,
+    ReplicaCollector,
+)
+from kvatlas_indexer.probe import Probe, interval_s
 from kvatlas_indexer.readiness import Readiness
 from kvatlas_indexer.recovery import Recovery, RecoveryLimits
 from kvatlas_indexer.settings import IndexerSettings
@@ -90,6 +98,7 @@ async def follow(cell: Cell, settings: IndexerSettings, kept: "Kept", around: "A
         keeping(cell, kept.files, tasks, interval_s=interval_s, unix_ms=unix_ms),
         reading(cell, settings, tasks, kept.positions) as feeds,
     ):
+        ProbeCollector(feeds, around.registry)
         readiness = Readiness(
             cell, feeds, recover_ms=settings.recover_ms, tick_s=_TICK_S, unix_ms=unix_ms
         )
@@ -226,10 +235,11 @@ async def reading(
 ) -> AsyncGenerator[list[Feed], None]:
     """Read every log of the settings into the cell, each from its position if it has one."""
     feeds: list[Feed] = []
-    named = [(transport_name(url, number), url) for number, url in enumerate(settings.log)]
+    probes: list[Probe] = []
+    urls = {transport_name(url, number): url for number, url in enumerate(settings.log)}
     readers = [
         (transport, open_at(url, settings.cell, positions.get(transport)))
-        for transport, url in named
+        for transport, url in urls.items()
     ]
     for transport, reader in readers:
         cell.set_log_status(transport, alive=reader is None, records=0, lag_ms=0)
@@ -237,8 +247,12 @@ async def reading(
             feeds.append(PushedFeed())
             continue
         backoff = Backoff(0.05, 2.0, random.Random())
-        feed = LogFeed(cell, reader, transport, backoff=backoff, unix_ms=unix_ms)
+        probe = build_probe(urls[transport], settings)
+        feed = LogFeed(cell, reader, transport, backoff=backoff, unix_ms=unix_ms, probe=probe)
         tasks.start(feed.run(), name=f"log {reader.name}")
+        if probe is not None:
+            tasks.start(probe.run(), name=f"probe of {reader.name}")
+            probes.append(probe)
         feeds.append(feed)
     try:
         yield feeds
@@ -247,6 +261,21 @@ async def reading(
         for _, reader in readers:
             if reader is not None:
                 await reader.close()
+        for probe in probes:
+            await probe.close()
+
+
+def build_probe(url: str, settings: IndexerSettings) -> Probe | None:
+    """Make what shows that a log takes what is appended, where there is a log and it is wanted."""
+    prober = open_prober(url, cell=settings.cell) if settings.probe_ms else None
+    if prober is None:
+        return None
+    return Probe(
+        prober,
+        name=uuid.uuid4().hex,
+        interval_s=interval_s(settings.probe_ms, settings.lease_ms),
+        monotonic_s=time.monotonic,
+    )
 
 
 def open_at(url: str, cell: str, position: LogPosition | None) -> LogReader | None:
@@ -260,7 +289,7 @@ def open_at(url: str, cell: str, position: LogPosition | None) -> LogReader | No
 
 def transport_name(url: str, number: int) -> str:
     """Name a log in metrics and leases: its scheme, and its place if it is not the first."""
-    scheme = url.partition(":")[0].replace("rediss", "redis")
+    scheme = url.partition(":")[0].partition("+")[0].replace("rediss", "redis")
     return scheme if number == 0 or scheme == "grpc" else f"{scheme}_{number}"
 
 

@@ -2,13 +2,14 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from kvatlas_indexer.feed import Feed, LogFeed
 from kvatlas_indexer.recovery import Outcome, Recovery
 from kvatlas_indexer.snapshots import StateFiles
 from kvatlas_indexer.start import Source, Start
@@ -143,6 +144,32 @@ class RecoveryCollector(Collector):
         yield GaugeMetricFamily(
             PREFIX + "recovery_attempts_running", "Under way.", value=self._recovery.running
         )
+
+
+class ProbeCollector(Collector):
+    """Whether logs take what is appended, shown by this replica's own probes."""
+
+    def __init__(self, feeds: Sequence[Feed], registry: CollectorRegistry) -> None:
+        self._feeds = feeds
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """Read the probes once."""
+        labels = ["transport"]
+        age = GaugeMetricFamily(
+            PREFIX + "log_probe_age_ms",
+            "Since the newest probe was appended that has come back, ms.",
+            labels=labels,
+        )
+        failures = CounterMetricFamily(
+            PREFIX + "log_probes_refused", "Probes that a log did not take.", labels=labels
+        )
+        for feed in self._feeds:
+            if isinstance(feed, LogFeed) and feed.probe is not None:
+                age.add_metric([feed.transport], feed.probe.age_s * 1_000)
+                failures.add_metric([feed.transport], feed.probe.failures)
+        yield age
+        yield failures
 
 
 def _families(

@@ -18,7 +18,7 @@ class IndexerSettings(ServiceSettings):
         default=("grpc:",),
         min_length=1,
         description="event log to read: grpc: (publishers push to this indexer), redis://H:P, "
-        "rediss://H:P, kafka://H:P,H:P; several at once feed one index",
+        "rediss://H:P, kafka://H:P,H:P, kafka+tls://H:P; several at once feed one index",
     )
     model: str = Field(min_length=1, description="the one model of the cell")
     block_size: int = Field(gt=0, lt=2**32, description="tokens per block, equal in the whole cell")
@@ -43,6 +43,12 @@ class IndexerSettings(ServiceSettings):
     threads: int = Field(default=1, gt=0, le=256, description="threads that answer gRPC calls")
     lease_ms: int = Field(
         default=10_000, gt=0, description="how long a silent worker is still matched"
+    )
+    probe_ms: int = Field(
+        default=1_000,
+        ge=0,
+        description="between two probes of a log's writing side, which leases wait for, at most an "
+        "eighth of a lease; 0: none, for an account that may only read",
     )
     hold_back_batches_max: int = Field(
         default=256, gt=0, description="batches a worker may have waiting behind a missing one"
