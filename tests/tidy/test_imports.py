@@ -17,7 +17,7 @@ ALLOWED: dict[str, set[str]] = {
     "libs/hashing": {"native"},
     "libs/events": {"native", "wire"},
     "libs/client": {"hashing", "native", "wire"},
-    "libs/engines": {"hashing"},
+    "libs/engines": {"hashing", "native"},
     "libs/mocker": {"chassis", "hashing"},
     "libs/verify": {"chassis", "wire"},
     "services/indexer": {"chassis", "events", "hashing", "native", "wire"},

@@ -35,5 +35,20 @@ class Endpoint:
             raise ValueError(f"{text!r} is neither tcp://HOST:PORT nor ipc://PATH")
         return cls(text, binds=match["host"] in _WILDCARDS)
 
+    @property
+    def path(self) -> str | None:
+        """Of a socket in the file system, or in the abstract space; None: it is of TCP."""
+        if not self.address.startswith("ipc://"):
+            return None
+        path = self.address.removeprefix("ipc://")
+        return f"\0{path[1:]}" if path.startswith("@") else path
+
+    @property
+    def host_port(self) -> tuple[str, int]:
+        """Of TCP, as a socket takes them; a wildcard is the address of any interface."""
+        host, _, port = self.address.removeprefix("tcp://").rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        return "0.0.0.0" if host == "*" else host, int(port)  # noqa: S104 - as the user asked
+
     def __str__(self) -> str:
         return self.address

@@ -1,16 +1,14 @@
 """Moves an engine's bytes into the stream's state machine: the sockets of one engine rank.
 
-Three sockets: SUB for the live messages, its monitor for the connections behind it, and a DEALER
-for each question about the past. The event loop watches their descriptors itself, since a poller
-that is made anew for every wake-up costs more than what there is to read. A question gets a fresh DEALER, since replies to an abandoned one
-must not mix with the new ones, and an engine ignores an identity that it has seen before.
+The live end is a connection to the engine's PUB socket (`live`); each question about the past is
+asked on a DEALER of its own. A question gets a fresh one, since replies to an abandoned one must
+not mix with the new ones, and an engine ignores an identity that it has seen before.
 
 Memory is bounded by the sockets' queues and the stream's buffer. Nothing here ever makes the engine
 wait: what we do not read in time, the engine's own socket drops, and the stream finds it missing.
 
-The order of reading matters once: data is taken off the SUB first and the monitor is read before it
-is looked at. A connection's event is queued before its first message, so the stream hears of a
-reconnect before it hears what the perhaps restarted engine says.
+A connection's opening is told before its first message, so the stream hears of a reconnect before
+it hears what the perhaps restarted engine says.
 """
 
 import asyncio
@@ -20,20 +18,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from kvatlas_engines.anchor import Anchor
 from kvatlas_engines.endpoint import Endpoint
+from kvatlas_engines.live import Closed, Live, Opened, Run
 from kvatlas_engines.raw import MalformedMessage, Message, ReplayEnd, parse_frames
 from kvatlas_engines.stream import Ask, Effect, Stream, StreamTiming
 
 log = logging.getLogger(__name__)
 
-_LIVE_QUEUE_MESSAGES = 20_000
 _REPLAY_QUEUE_MESSAGES = 20_000  # engines keep 10,000 by default
 _READ_AT_ONCE_MAX = 256
-_TICK_S = 0.1
 _REST_S = 0.001
+_CLOCK_S = 0.001
+"""The event loop's timers are as exact as that."""
 
 
 @dataclass(slots=True)
@@ -84,15 +82,11 @@ class Follower:
         Raises:
             OSError: the address cannot be bound or is not understood.
         """
-        context = zmq.Context()
+        sockets = _Sockets(self, self._events, self._replay, self._handle)
         try:
-            sockets = _Sockets(self, context, self._events, self._replay, self._handle)
-            try:
-                await sockets.run()
-            finally:
-                sockets.unwatch_all()
+            await sockets.run()
         finally:
-            context.destroy(linger=0)
+            await sockets.close()
 
 
 class _Sockets:
@@ -101,92 +95,99 @@ class _Sockets:
     def __init__(
         self,
         follower: Follower,
-        context: "zmq.Context[zmq.SyncSocket]",
         events: Endpoint,
         replay: Endpoint | None,
         handle: Callable[[Sequence[Effect]], None],
     ) -> None:
         self._follower = follower
         self._stream = follower.stream
-        self._context = context
         self._replay = replay
         self._handle = handle
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        self._watched: set[int] = set()
+        self._live = Live(events, self._wake.set)
         self._read_s = 0.0
-        self._behind = False
-        self._live = context.socket(zmq.SUB)
-        self._live.setsockopt(zmq.RCVHWM, _LIVE_QUEUE_MESSAGES)
-        self._live.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
-        self._monitor = self._live.get_monitor_socket(
-            zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-        )
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
+        self._context: zmq.Context[zmq.SyncSocket] | None = None
         self._dealer: zmq.SyncSocket | None = None
         self._generation = 0
-        self._live.setsockopt(zmq.SUBSCRIBE, b"")
-        self._watch(self._live)
-        self._watch(self._monitor)
-        if events.binds:
-            self._live.bind(events.address)
-        else:
-            self._live.connect(events.address)
 
     async def run(self) -> None:
+        await self._live.start()
         while True:
-            # A descriptor tells of news once; everything that waits is read each time.
-            timer = self._loop.call_later(_TICK_S, self._wake.set)
+            self._arm()
             await self._wake.wait()
-            timer.cancel()
             await self._rest()
             self._wake.clear()
             more = self._read()
-            self._read_s = self._loop.time()
-            self._behind = more
-            if more:
-                self._wake.set()  # the queue is not empty: let others run, then go on
-                await asyncio.sleep(0)
             self._act(self._stream.tick(time.monotonic()))
+            if more:
+                self._wake.set()  # a queue is not empty: let others run, then go on
+                await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Let go of everything."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._close_dealer()
+        if self._context is not None:
+            self._context.destroy(linger=0)
+        await self._live.close()
+
+    def _arm(self) -> None:
+        """Be woken when the stream has something to do, though nothing comes."""
+        due = self._stream.due
+        if due is None or (self._timer is not None and self._timer_due <= due):
+            return  # the timer that there is comes first, and then this is asked again
+        if self._timer is not None:
+            self._timer.cancel()
+        wait_s = max(0.0, due - time.monotonic()) + _CLOCK_S
+        self._timer, self._timer_due = self._loop.call_later(wait_s, self._on_timer), due
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._wake.set()
 
     async def _rest(self) -> None:
         """Let company come to a message that follows closely on what was read.
 
         A burst is then read many at a time; a message that comes alone is read at once. Meanwhile
-        nobody watches the descriptor, which would wake the loop for as long as it is readable.
+        nothing is received, for each arrival would wake the loop.
         """
         early_s = self._read_s + _REST_S - self._loop.time()
-        if early_s > 0 and not self._behind:
-            self._unwatch(self._live)
+        if early_s > 0 and not self._live.is_behind:
+            self._live.pause()
             await asyncio.sleep(early_s)
-            self._watch(self._live)
-
-    def unwatch_all(self) -> None:
-        """Let go of the descriptors, before their sockets are closed."""
-        for descriptor in self._watched:
-            self._loop.remove_reader(descriptor)
-        self._watched.clear()
-
-    def _watch(self, socket: zmq.SyncSocket) -> None:
-        descriptor = int(socket.getsockopt(zmq.FD))
-        self._watched.add(descriptor)
-        self._loop.add_reader(descriptor, self._wake.set)
-
-    def _unwatch(self, socket: zmq.SyncSocket) -> None:
-        descriptor = int(socket.getsockopt(zmq.FD))
-        self._watched.discard(descriptor)
-        self._loop.remove_reader(descriptor)
+            self._live.resume()
 
     def _read(self) -> bool:
-        """Read what has come, in the order the module's docstring explains; True: there is more."""
-        live = _receive_live(self._live)
-        for frames in _receive(self._monitor):
-            self._on_monitor(frames)
+        """Take what has come; True: there is more."""
         now = time.monotonic()
-        if live:
+        for news in self._live.take():
+            match news:
+                case Opened():
+                    self._follower.connected = True
+                    self._follower.counters.connects += 1
+                    self._act(self._stream.connected(now))
+                case Closed():
+                    self._follower.connected = self._live.is_open
+                    if not self._live.is_open:
+                        self._stream.disconnected()
+                case Run():
+                    self._on_run(news, now)
+        return self._read_replies(now)
+
+    def _on_run(self, run: Run, now: float) -> None:
+        if run.malformed:
+            self._follower.counters.malformed_frames += run.malformed
+            log.warning(
+                "%d malformed messages from the engine: %s", run.malformed, run.first_malformed
+            )
+        if run.seqs:
+            self._read_s = self._loop.time()
             self._follower.counters.last_heard_s = now
-            self._act(self._stream.live_run(*self._parse_live(live), now))
-        more = len(live) == _READ_AT_ONCE_MAX
-        return self._read_replies(now) or more
+            self._act(self._stream.live_run(run.seqs, run.payloads, now))
 
     def _read_replies(self, now: float) -> bool:
         if self._dealer is None:
@@ -204,17 +205,6 @@ class _Sockets:
                     continue
         return len(replies) == _READ_AT_ONCE_MAX
 
-    def _parse_live(self, received: list[list[bytes]]) -> tuple[list[int], list[bytes]]:
-        """Return the sequence numbers and the payloads of those that are messages."""
-        seqs: list[int] = []
-        payloads: list[bytes] = []
-        for frames in received:
-            message = self._parse(frames)
-            if isinstance(message, Message):
-                seqs.append(message.seq)
-                payloads.append(message.payload)
-        return seqs, payloads
-
     def _parse(self, frames: list[bytes]) -> Message | ReplayEnd | None:
         try:
             return parse_frames(frames)
@@ -222,16 +212,6 @@ class _Sockets:
             self._follower.counters.malformed_frames += 1
             log.warning("malformed message from the engine: %s", error)
             return None
-
-    def _on_monitor(self, frames: list[bytes]) -> None:
-        event = parse_monitor_message(frames)["event"]
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self._follower.connected = True
-            self._follower.counters.connects += 1
-            self._act(self._stream.connected(time.monotonic()))
-        elif event == zmq.EVENT_DISCONNECTED:
-            self._follower.connected = False
-            self._stream.disconnected()
 
     def _act(self, effects: list[Effect]) -> None:
         """Carry effects out, in order."""
@@ -245,12 +225,11 @@ class _Sockets:
             self._handle(told)
 
     def _ask(self, ask: Ask) -> None:
-        if self._dealer is not None:
-            self._unwatch(self._dealer)
-            self._dealer.close(linger=0)
-            self._dealer = None
+        self._close_dealer()
         if self._replay is None:
             return
+        if self._context is None:
+            self._context = zmq.Context()
         self._generation = ask.generation
         dealer = self._context.socket(zmq.DEALER)
         dealer.setsockopt(zmq.RCVHWM, _REPLAY_QUEUE_MESSAGES)
@@ -259,8 +238,15 @@ class _Sockets:
         # A DEALER queues what it cannot send yet; it never blocks on its first message.
         dealer.send_multipart([b"", ask.start.to_bytes(8, "big")], zmq.NOBLOCK)
         self._dealer = dealer
-        self._watch(dealer)
+        # The descriptor tells of news once; everything that waits is read each time.
+        self._loop.add_reader(int(dealer.getsockopt(zmq.FD)), self._wake.set)
         self._wake.set()  # sending may have taken note of what has come already
+
+    def _close_dealer(self) -> None:
+        if self._dealer is not None:
+            self._loop.remove_reader(int(self._dealer.getsockopt(zmq.FD)))
+            self._dealer.close(linger=0)
+            self._dealer = None
 
 
 def _receive(socket: zmq.SyncSocket) -> list[list[bytes]]:
@@ -271,29 +257,4 @@ def _receive(socket: zmq.SyncSocket) -> list[list[bytes]]:
             received.append(socket.recv_multipart(zmq.NOBLOCK))
         except zmq.Again:
             break
-    return received
-
-
-def _receive_live(socket: zmq.SyncSocket) -> list[list[bytes]]:
-    """The same, of a socket whose messages have three frames.
-
-    To ask after each frame whether another follows costs twice as much as to receive them all, so
-    it is asked after the third. A message of fewer frames, which no engine sends, takes the next
-    one along: that one is parsed, and what it lost is found missing like anything that is lost.
-    """
-    receive, no_wait, more = socket.recv, int(zmq.NOBLOCK), zmq.RCVMORE
-    received: list[list[bytes]] = []
-    frames: list[bytes] = []
-    try:
-        while len(received) < _READ_AT_ONCE_MAX:
-            frames = []
-            frames.append(receive(no_wait))
-            frames.append(receive(no_wait))
-            frames.append(receive(no_wait))
-            while socket.getsockopt(more):
-                frames.append(receive(no_wait))
-            received.append(frames)
-    except zmq.Again:
-        if frames:
-            received.append(frames)
     return received

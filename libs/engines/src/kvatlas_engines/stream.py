@@ -25,24 +25,28 @@ delivered (`Anchor`). Nothing is delivered before the engine has answered with t
 (`Resumed`) or the life has ended (`NewLife`).
 
 Whoever drives this calls one method per input, carries out the effects in order, and calls `tick`
-a few times a second. Only the effects of the newest `Ask` may be fed back (`generation`).
+when it is `due`. Only the effects of the newest `Ask` may be fed back (`generation`).
 """
 
-import enum
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvatlas_engines.anchor import Anchor, Resumed, digest_of
+from kvatlas_engines.stream_terms import LifeEnd, StreamCounters, StreamTiming
 
-
-class LifeEnd(enum.StrEnum):
-    """Why what was followed so far cannot be continued; closed, for it labels a counter."""
-
-    RESTARTED = "engine_restarted"
-    HISTORY_GONE = "history_gone"
-    GAP_NOT_RECOVERED = "gap_not_recovered"
-    """Messages are missing and there is no one to ask: no replay endpoint, or it does not answer."""
+__all__ = [
+    "Ask",
+    "Deliver",
+    "DeliverRun",
+    "Effect",
+    "Hole",
+    "LifeEnd",
+    "NewLife",
+    "Stream",
+    "StreamCounters",
+    "StreamTiming",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,35 +89,6 @@ class NewLife:
 
 
 Effect = Deliver | DeliverRun | Ask | Hole | NewLife | Resumed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamTiming:
-    """How long to wait, in seconds, and how much to hold."""
-
-    replay_timeout_s: float = 2.0
-    """Without any reply for so long, an answer is taken as lost."""
-    idle_s: float = 5.0
-    """After so long without a message, ask whether the last ones were lost."""
-    attempts_max: int = 3
-    """Unanswered questions in a row after which the replay endpoint counts as dead; answers in a
-    row that bring nothing new after which a gap counts as lost."""
-    buffer_messages_max: int = 10_000
-    buffer_bytes_max: int = 64 << 20
-
-
-@dataclass(slots=True)
-class StreamCounters:
-    """What happened so far; read by metrics."""
-
-    messages: int = 0
-    duplicates: int = 0
-    gaps: int = 0
-    holes: int = 0
-    replays: int = 0
-    replay_timeouts: int = 0
-    buffer_drops: int = 0
-    lives_ended: dict[LifeEnd, int] = field(default_factory=dict[LifeEnd, int])
 
 
 @dataclass(slots=True)
@@ -263,6 +238,15 @@ class Stream:
             self._heard = now
             return [self._ask(now)]
         return []
+
+    @property
+    def due(self) -> float | None:
+        """When `tick` next has something to do, unless something comes; None: never."""
+        if self._question is not None:
+            return self._question.deadline
+        if self._has_replay and self._connected:
+            return self._heard + self._timing.idle_s
+        return None
 
     # --- questions ---
 

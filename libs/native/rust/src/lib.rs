@@ -7,6 +7,7 @@ mod hashing;
 mod mirror;
 mod outbox;
 mod replica;
+mod subscriber;
 
 use pyo3::prelude::*;
 
@@ -14,6 +15,7 @@ use pyo3::prelude::*;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     hashing::register(module)?;
     mirror::register(module)?;
+    subscriber::register(module)?;
     outbox::register(module)?;
     cell::register(module)?;
     replica::register(module)?;

@@ -126,6 +126,28 @@ class EngineMirror:
     def snapshot(self, tier: int) -> NDArray[np.uint64]:
         """Copy the published set of a tier, in no order."""
 
+class EngineSubscriber:
+    """One connection to an engine's PUB socket, as bytes (ZMTP 3, NULL). Not thread-safe."""
+
+    def __init__(self) -> None: ...
+    @staticmethod
+    def greeting() -> bytes:
+        """What to send when the connection is there."""
+    @property
+    def is_open(self) -> bool:
+        """The handshake is over: the engine has us as a subscriber."""
+    def feed(self, received: bytes | bytearray | memoryview) -> bytes:
+        """Take what came off the socket; return what to send.
+
+        Raises:
+            ValueError: the peer broke the protocol or is no engine; close the connection.
+        """
+    def take(self) -> tuple[list[int], list[bytes], int, str | None]:
+        """Sequence numbers and payloads of the messages that came since the last call.
+
+        Then how many messages besides were malformed, and what was wrong with the first of them.
+        """
+
 # --- the publisher's outbox (libs/events/rust) ---
 
 class Outbox:
