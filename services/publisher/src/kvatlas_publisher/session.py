@@ -4,8 +4,8 @@
 
 A life begins when the engine shows itself and ends when it restarts, when its history is lost, when
 it is gone, or when we leave. Each has an epoch of its own and begins with an empty mirror and event
-id 1. What the engine says is said on within `flush_s`, in batches; heartbeats follow what they
-speak of, because sealing always goes before.
+id 1. What the engine says is said on at once, or in a batch when `flush_s` have passed since the
+last one; heartbeats follow what they speak of, because sealing always goes before.
 
 Everything runs on one event loop; the path from a message to the outboxes never awaits.
 """
@@ -20,12 +20,7 @@ from kvatlas_engines import READERS, MalformedMessage, Reason, decode_payload
 from kvatlas_engines.anchor import Resumed
 from kvatlas_engines.follower import Follower
 from kvatlas_engines.stream import Deliver, DeliverRun, Effect, Hole, NewLife, Stream
-from kvatlas_events import (
-    LogWriter,
-    RecordsRejected,
-    ShutdownReason,
-    Worker,
-)
+from kvatlas_events import LogWriter, RecordsRejected, ShutdownReason, Worker
 from kvatlas_events.delivery import Delivery
 from kvatlas_native import Heard
 from kvatlas_publisher.checkpoint import Checkpoints
@@ -93,6 +88,7 @@ class Session:
             spec, self.worker, state, settings.mirror_blocks_max, self.counters
         )
         self._flush_timer: asyncio.TimerHandle | None = None
+        self._flushed_s = 0.0
         self._watching = TaskSet()
         self._delivering = TaskSet()
         self._models_checked = False
@@ -333,9 +329,14 @@ class Session:
     # --- records ---
 
     def _schedule_flush(self) -> None:
-        if self._flush_timer is None and self.life is not None and self.life.pending_events:
-            loop = asyncio.get_running_loop()
-            self._flush_timer = loop.call_later(self._settings.flush_s, self._flush)
+        """Say what came alone at once, and what follows closely together, `flush_s` later."""
+        if self._flush_timer is not None or self.life is None or not self.life.pending_events:
+            return
+        wait_s = self._flushed_s + self._settings.flush_s - time.monotonic()
+        if wait_s <= 0:
+            self._flush()
+            return
+        self._flush_timer = asyncio.get_running_loop().call_later(wait_s, self._flush)
 
     def _flush(self) -> None:
         """Seal what was said and hand it to every delivery."""
@@ -344,6 +345,7 @@ class Session:
             self._flush_timer = None
         if self.life is None or not self.life.pending_events:
             return
+        self._flushed_s = time.monotonic()
         self.counters.events += self.life.pending_events
         for record in self.life.seal():
             self._push(record)
