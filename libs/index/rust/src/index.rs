@@ -9,11 +9,13 @@ use kvatlas_hashing::sequence_step;
 
 use crate::counters::{Counters, Events};
 use crate::grace::Grace;
-use crate::membership::{self, Directories};
+use crate::membership::{self, Directories, Kind, Writing};
+use crate::renewal::slots_reserved;
 use crate::rights::Shards;
 use crate::roster::Roster;
 use crate::shard_table::Shared;
 use crate::sweep::Sweeper;
+use crate::sync::tally::Ordering::Relaxed;
 use crate::sync::{Mutex, tally};
 use crate::table::Directory;
 use crate::types::{
@@ -50,11 +52,26 @@ impl Index {
                 roster: Roster::new(),
                 counters: Counters::default(),
                 pages: Arc::default(),
-                initial_slots: config.initial_slots_per_shard,
+                initial_slots: config.initial_slots_per_shard.into(),
             },
             directories: std::array::from_fn(|_| Directory::new(config.shard_bits)),
             shards: Shards::new(1 << config.shard_bits),
             sweeper: Mutex::default(),
+        }
+    }
+
+    /// Takes the memory for `memberships` (held by one worker each) from the system, for good: until there are more, no
+    /// store waits for a table to grow, or for the system to clear a page.
+    pub fn reserve(&self, memberships: usize) {
+        let pin = self.shared.grace.pin();
+        let slots = slots_reserved(memberships, self.shards.len());
+        self.shared.initial_slots.fetch_max(slots, Relaxed);
+        let writing = Writing::new(&self.shared, &self.directories, &pin);
+        for shard in 0..self.shards.len() {
+            let mut rights = self.shards.enter_shared();
+            rights.with(shard, |tables| {
+                tables.reserve(writing.target(Kind::Anywhere), shard);
+            });
         }
     }
 

@@ -50,6 +50,7 @@ mod rights;
 mod roster;
 mod set;
 mod shard_table;
+mod stations;
 mod sweep;
 mod sync;
 mod table;

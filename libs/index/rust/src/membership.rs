@@ -132,6 +132,11 @@ impl Tables {
         }
     }
 
+    /// Takes memory for the main table, see [`ShardTable::reserve`].
+    pub fn reserve(&mut self, target: Target<'_>, shard: usize) {
+        self.main.reserve(target, shard);
+    }
+
     /// The main table, if there is nothing aside to be kept in step with it.
     #[inline(always)]
     pub fn main_alone(&mut self) -> Option<&mut ShardTable> {

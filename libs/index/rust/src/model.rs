@@ -11,11 +11,13 @@
 //! - [`table`] – claims, new generations, keys replaced in place
 //! - [`bitmap`] – spilling, widening, memory used again
 //! - [`roster`] – the lives of worker slots
+//! - [`lookups`] – filters, limits, least depths, several look-ups together
 //! - [`rights`] – writers who meet
 //! - [`whole`] – all of it at once, in an index as users have it
 
 mod bitmap;
 mod grace;
+mod lookups;
 mod rights;
 mod roster;
 mod table;

@@ -14,12 +14,13 @@ use crate::counters::{count, count_many};
 use crate::entry::packed;
 use crate::set::{Holders, Set, is_held};
 use crate::shard_table::{ShardTable, Shared, Target};
+use crate::stations::LEAPS;
 use crate::table::{Directory, Slot, Slots, capacity_of_class, class_for};
 use crate::zeroed::Zeroed;
 
 /// Keys a table of `capacity` slots may have: 7/8, and always one slot vacant.
 pub(crate) fn most_keys(capacity: usize) -> usize {
-    capacity * 7 / 8
+    capacity * 4 / 5
 }
 
 /// Slots for `held` keys in a table that comes and goes: 60 % full.
@@ -28,9 +29,9 @@ pub(crate) fn fitting_slots(held: usize) -> usize {
 }
 
 /// From one table to the next of a shard that grows.
-const GROWTH: f64 = 1.5;
+const GROWTH: f64 = 1.35;
 /// A table that has grown is less full than this.
-const MOST_FULL_AFTER_GROWTH: f64 = 0.7;
+const MOST_FULL_AFTER_GROWTH: f64 = 0.66;
 
 /// The smallest table of a shard, in slots.
 fn first_rung(shared: &Shared, shard: usize) -> usize {
@@ -43,22 +44,47 @@ fn first_rung(shared: &Shared, shard: usize) -> usize {
 fn rung(shared: &Shared, shard: usize, at_least: f64) -> usize {
     // Bits reversed: the first few shards are as evenly spread as all of them.
     let phase = (shard as u32).reverse_bits() as f64 / f64::from(u32::MAX);
-    let first = shared.initial_slots.max(1) as f64 * GROWTH.powf(phase);
+    let initial = shared.initial_slots.load(Relaxed).max(1);
+    let first = initial as f64 * GROWTH.powf(phase);
     let rungs = (at_least / first).max(1.0).log(GROWTH).ceil();
     // `as` saturates, and a table of that size could not be had anyway.
     (first * GROWTH.powf(rungs)).ceil() as usize
 }
 
-/// Slots for a new table, after one with `keyed` keys of which `held` still count.
-fn next_slots(shared: &Shared, shard: usize, held: usize, keyed: usize) -> usize {
-    if held + 1 >= keyed - keyed / 5 {
+/// Slots for a new table, after one of `slots` in which `held` keys still count.
+fn next_slots(shared: &Shared, shard: usize, held: usize, slots: usize) -> usize {
+    if held + 1 > most_keys(slots) {
         rung(shared, shard, (held + 1) as f64 / MOST_FULL_AFTER_GROWTH)
-    } else {
+    } else if held < slots / 3 {
         fitting_slots(held + 1).max(first_rung(shared, shard))
+    } else {
+        slots.max(first_rung(shared, shard))
     }
 }
 
+/// The least slots a shard must start with for `memberships` spread over `shards` to stay clear of growth.
+pub(crate) fn slots_reserved(memberships: usize, shards: usize) -> usize {
+    let keys = memberships as f64 / shards as f64;
+    // No shard has many more than its share: four standard deviations.
+    ((keys + 4.0 * keys.sqrt()) * 8.0 / 7.0).ceil() as usize
+}
+
+/// Bytes a page has at least.
+const SMALL_PAGE: usize = 4096;
+
 impl ShardTable {
+    /// Makes the table as large as a shard's smallest is, if it is not, and takes its memory from the system.
+    pub fn reserve(&mut self, target: Target<'_>, shard: usize) {
+        let least = capacity_of_class(class_for(first_rung(target.shared, shard)));
+        if self.slots.as_ref().map_or(0, Zeroed::len) < least {
+            self.renew(target, shard);
+        }
+        let slots = self.slots.as_ref().map_or(&[][..], Zeroed::as_slice);
+        for entry in slots.iter().step_by(SMALL_PAGE / size_of::<Slot>()) {
+            entry.publish(entry.word());
+        }
+    }
+
     /// Copies what counts into a new generation of fitting size, announces it, retires the old.
     #[cold]
     #[inline(never)]
@@ -66,14 +92,14 @@ impl ShardTable {
         let Target {
             shared, directory, ..
         } = target;
-        let (keyed, held) = (self.keyed(), self.held);
+        let held = self.held;
         let (old, old_arena) = (self.slots.take(), std::mem::take(&mut self.arena));
         let old_len = old.as_ref().map_or(0, Zeroed::len);
-        let gives_up = held == 0 && keyed > 0;
+        let gives_up = held == 0 && self.lost > 0;
         self.generation += 1;
-        (self.room, self.held) = (0, 0);
+        (self.held, self.most_held, self.lost, self.is_far) = (0, 0, 0, false);
         if !gives_up {
-            let class = class_for(next_slots(shared, shard, held, keyed));
+            let class = class_for(next_slots(shared, shard, held, old_len));
             let array = Zeroed::new_in(&shared.pages, capacity_of_class(class));
             shared
                 .counters
@@ -82,7 +108,7 @@ impl ShardTable {
             if let Some(old) = &old {
                 self.copy(old, &array, shared, directory);
             }
-            self.room = most_keys(array.len()) - self.held;
+            self.most_held = most_keys(array.len());
             self.shrinks = class > class_for(first_rung(shared, shard));
             // SAFETY: of that class, owned by `self` until the next call, retired below then.
             unsafe { directory.announce(shard, Some((&array, class))) };
@@ -128,7 +154,9 @@ impl ShardTable {
             };
             if is_held(word) {
                 let key = entry.key();
-                slots.fill(directory.place(key).scaled, key, word);
+                // There is room: a new table is never filled to the last slot.
+                let stations = slots.give(slots.home(directory.place(key).scaled), key, word, 0);
+                self.is_far |= stations.is_none_or(|stations| stations >= LEAPS);
                 held += 1;
             }
         }

@@ -88,17 +88,21 @@ pub struct Flat {
 }
 
 impl Flat {
-    /// An empty one of so many workers, all matchable.
+    /// An empty one of so many workers, all matchable, with room for as many blocks as are `reserved`.
     ///
     /// # Errors
     /// If the index has no room for them.
     pub fn new(
-        config: IndexConfig,
+        reserved: Option<u64>,
         options: FindOptions<'static>,
         pairs: bool,
         workers: u32,
     ) -> Result<Self, String> {
-        let index = Index::new(config);
+        let index = Index::new(IndexConfig::default());
+        if let Some(blocks) = reserved {
+            // A quarter to spare, as whoever sizes it knowingly would.
+            index.reserve((blocks + blocks / 4) as usize);
+        }
         let slots = (0..workers).map(|worker| {
             let slot = index.allocate(WorkerKey {
                 worker_id: worker.into(),
@@ -133,15 +137,6 @@ impl Flat {
                 .find_pairs(query, &self.options, &mut scratch.pairs);
         } else {
             self.index.find(query, &self.options, &mut scratch.matches);
-        }
-    }
-
-    /// A table that has room for so many blocks from the start.
-    pub fn sized_for(blocks: u64) -> IndexConfig {
-        let config = IndexConfig::default();
-        IndexConfig {
-            initial_slots_per_shard: (blocks + blocks / 2) as usize >> config.shard_bits,
-            ..config
         }
     }
 }
@@ -223,8 +218,6 @@ pub fn make(design: &Design, options: &Options, workers: u32) -> Result<Box<dyn 
         exact: options.exact,
         ..FindOptions::default()
     };
-    let config = options
-        .sized_for
-        .map_or_else(IndexConfig::default, Flat::sized_for);
-    Ok(Box::new(Flat::new(config, find, options.pairs, workers)?))
+    let reserved = options.sized_for;
+    Ok(Box::new(Flat::new(reserved, find, options.pairs, workers)?))
 }
