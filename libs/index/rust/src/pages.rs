@@ -381,4 +381,29 @@ mod tests {
         unsafe { pages.give(stays, PAGE) };
         assert_eq!(pages.idle_bytes(), 0);
     }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_page_that_lies_idle_is_moved_to_where_a_fresh_one_is_needed() {
+        let pages = Pages::default();
+        let mut all: Vec<_> = (0..8).map(|_| pages.take(PAGE).unwrap()).collect();
+        // SAFETY: all but those that are given back below, and once each.
+        let fill = |first: NonNull<u8>, byte| unsafe { first.write_bytes(byte, PAGE) };
+        all.iter().for_each(|&first| fill(first, 7));
+        for first in all.drain(2..4) {
+            // SAFETY: taken for that size, and used no more.
+            unsafe { pages.give(first, PAGE) };
+        }
+        let taken = || pages.heap.lock().taken_pages;
+        assert_eq!((taken(), pages.idle_bytes()), (8, 2 * PAGE));
+        all.extend([pages.take(PAGE).unwrap(), pages.take(PAGE).unwrap()]);
+        assert_eq!((taken(), pages.idle_bytes()), (8, 0));
+        for (at, &first) in all.iter().enumerate() {
+            let byte = if at < 6 { 7 } else { 0 };
+            let piece = (first, PAGE, byte);
+            assert!(bytes_of(&piece).iter().all(|&found| found == byte));
+            // SAFETY: as above.
+            unsafe { pages.give(first, PAGE) };
+        }
+    }
 }
