@@ -17,12 +17,14 @@ const UNSPILL_AT: usize = 3;
 
 pub(crate) enum Joined {
     Already,
+    /// The key was there, and nobody held it.
+    First,
     Beside,
     /// In a bitmap that is wider than the one before.
     Wider,
 }
 
-/// Adds `slot` to the holders of a hash that has some.
+/// Adds `slot` to the holders of a hash that has a key.
 pub(crate) fn join(
     entry: &Slot,
     set: Set<'_>,
@@ -34,7 +36,11 @@ pub(crate) fn join(
         Holders::Few(few) if few.contains(slot) => Joined::Already,
         Holders::Few(few) => {
             entry.publish(grown(few, slot, arena, shared));
-            Joined::Beside
+            if few.len() == 0 {
+                Joined::First
+            } else {
+                Joined::Beside
+            }
         }
         Holders::Many(bits) if bitmap::contains(bits, slot) => Joined::Already,
         Holders::Many(bits) if usize::from(slot / 64) < bits.len() => {

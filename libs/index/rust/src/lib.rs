@@ -50,7 +50,6 @@ mod rights;
 mod roster;
 mod set;
 mod shard_table;
-mod stations;
 mod sweep;
 mod sync;
 mod table;

@@ -5,23 +5,19 @@
 //! those only to whoever asks for large, aligned regions, so tables are not taken from the general allocator.
 //!
 //! Shards that grow leave their pieces in about the order in which they took them, each for a larger one. So pieces are
-//! taken one behind another from fresh addresses, and not from holes: then whole pages come free behind, and are moved
-//! to where fresh addresses need some (`mremap`). To hand them back to the system and to be given others would cost
-//! more than the stores that made the table grow: it clears each, and the other processors wait. Filling holes mixes
-//! the generations, and what small ones are left between them adds up to twice as much. In a fleet that no longer grows,
-//! pieces come free here and there, and whole pages do not; so holes are filled once too much lies idle. What then still
-//! lies idle is handed back. A page counts as taken from when a piece on it is first handed out.
+//! taken one behind another from fresh addresses, and not from holes: then whole pages come free behind, and are handed
+//! back to the system. Filling holes mixes the generations, and what small ones are left between them adds up to twice
+//! as much. In a fleet that no longer grows, pieces come free here and there, and whole pages do not; so holes are
+//! filled once too much lies idle. A page counts as taken from when a piece on it is first handed out.
 //!
-//! `unsafe` here: mapping, moving, handing back and zeroing memory. Sound because a piece is handed out to one owner, who
-//! gives it back once ([`crate::zeroed::Zeroed`]), and only what is free is moved, handed back or zeroed.
+//! `unsafe` here: mapping, handing back and zeroing memory. Sound because a piece is handed out to one owner, who gives
+//! it back once ([`crate::zeroed::Zeroed`]), and only what is free is handed back or zeroed.
 //! Checked by `pages::tests` and, through everything above it, by `tests/stress.rs` and `tests/accounting.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ptr::NonNull;
 
 use parking_lot::Mutex;
-
-mod system;
 
 /// A large page.
 const PAGE: usize = 2 << 20;
@@ -51,13 +47,6 @@ struct Region {
     taken: Box<[bool]>,
 }
 
-impl Region {
-    /// The pages that have a byte of a piece.
-    fn pages(from: usize, bytes: usize) -> std::ops::RangeInclusive<usize> {
-        from / PAGE..=(from + bytes - 1) / PAGE
-    }
-}
-
 // SAFETY: a region is memory of its own, which whoever holds the heap's lock may cut up.
 unsafe impl Send for Region {}
 
@@ -70,8 +59,6 @@ struct Heap {
     /// Holes: address to size, and the same the other way round.
     free: BTreeMap<usize, usize>,
     by_size: BTreeSet<(usize, usize)>,
-    /// Taken pages that lie in a hole as a whole, by address.
-    idle: BTreeSet<usize>,
     mapped_bytes: usize,
     used_bytes: usize,
     taken_pages: usize,
@@ -113,57 +100,24 @@ impl Pages {
 impl Heap {
     fn take(&mut self, bytes: usize) -> Option<Piece> {
         let address = self.take_hole(bytes).or_else(|| self.take_fresh(bytes))?;
-        let (&start, region) = self.regions.range_mut(..=address).next_back()?;
+        let (start, region) = self.regions.range_mut(..=address).next_back()?;
         region.used_bytes += bytes;
         self.used_bytes += bytes;
         let from = address - start;
-        let first = region.first;
         let mut dirty = Vec::new();
-        for page in Region::pages(from, bytes) {
-            if self.is_dirty(start, page) {
+        for page in from / PAGE..=(from + bytes - 1) / PAGE {
+            if region.taken[page] {
                 let begin = (page * PAGE).max(from);
                 let end = ((page + 1) * PAGE).min(from + bytes);
                 dirty.push((begin - from, end - begin));
+            } else {
+                region.taken[page] = true;
+                self.taken_pages += 1;
             }
         }
         // SAFETY: within the region.
-        let first = unsafe { first.add(from) };
+        let first = unsafe { region.first.add(from) };
         Some(Piece { first, dirty })
-    }
-
-    /// Makes sure that a page is taken, of which a piece is about to be handed out; whether it may be other than zero.
-    fn is_dirty(&mut self, start: usize, page: usize) -> bool {
-        let Some(region) = self.regions.get_mut(&start) else {
-            return false;
-        };
-        if region.taken[page] {
-            self.idle.remove(&(start + page * PAGE));
-            return true;
-        }
-        region.taken[page] = true;
-        self.taken_pages += 1;
-        // SAFETY: within the region.
-        let to = unsafe { region.first.add(page * PAGE) };
-        self.move_idle_to(to)
-    }
-
-    /// Gives a page that lies idle another address; false if there is none, or the system does not.
-    fn move_idle_to(&mut self, to: NonNull<u8>) -> bool {
-        let Some(idle) = self.idle.pop_first() else {
-            return false;
-        };
-        let Some((&start, region)) = self.regions.range_mut(..=idle).next_back() else {
-            return false;
-        };
-        // SAFETY: a whole page of that region, in a hole, moved to one of which nothing was handed out since it was zero.
-        let moved = unsafe { system::move_page(region.first.add(idle - start), to) };
-        if moved {
-            region.taken[(idle - start) / PAGE] = false;
-            self.taken_pages -= 1;
-        } else {
-            self.idle.insert(idle);
-        }
-        moved
     }
 
     fn take_hole(&mut self, bytes: usize) -> Option<usize> {
@@ -194,13 +148,12 @@ impl Heap {
     }
 
     fn give(&mut self, mut address: usize, mut bytes: usize) {
-        let given = (address, bytes);
         self.used_bytes -= bytes;
         let Some((&start, region)) = self.regions.range_mut(..=address).next_back() else {
             return;
         };
         region.used_bytes -= bytes;
-        let end = start + region.bytes;
+        let (is_unused, end) = (region.used_bytes == 0, start + region.bytes);
         if let Some((&before, &size)) = self.free.range(start..address).next_back()
             && before + size == address
         {
@@ -215,22 +168,10 @@ impl Heap {
             bytes += size;
         }
         self.add_free(address, bytes);
-        self.note_idle(start, given, (address, bytes));
-        self.hand_back();
-    }
-
-    /// Notes the pages which, now that a piece was given back, lie in its hole as a whole.
-    fn note_idle(&mut self, start: usize, given: (usize, usize), hole: (usize, usize)) {
-        let Some(region) = self.regions.get(&start) else {
-            return;
-        };
-        for page in Region::pages(given.0 - start, given.1) {
-            let address = start + page * PAGE;
-            let is_whole = address >= hole.0 && address + PAGE <= hole.0 + hole.1;
-            if is_whole && region.taken[page] {
-                self.idle.insert(address);
-            }
+        if is_unused {
+            self.unmap(start);
         }
+        self.hand_back();
     }
 
     fn add_free(&mut self, address: usize, bytes: usize) {
@@ -266,41 +207,32 @@ impl Heap {
         if let Some(region) = self.regions.remove(&start) {
             self.remove_free(start, region.fresh);
             self.mapped_bytes -= region.bytes;
-            let pages = (start..start + region.bytes).step_by(PAGE);
-            for page in pages {
-                self.idle.remove(&page);
-            }
             self.taken_pages -= region.taken.iter().filter(|&&taken| taken).count();
             // SAFETY: mapped with that size, and all of it is free.
             unsafe { system::unmap(region.first, region.bytes) };
         }
     }
 
-    /// Hands pages that lie idle back to the system, as long as too much does.
+    /// Hands whole pages inside free pieces back to the system, as long as too much lies idle.
     fn hand_back(&mut self) {
-        let may_stay = match self.used_bytes {
-            0 => 0,
-            used => used / HAND_BACK_SHARE + FREE_PAGES / 2 * PAGE,
-        };
-        while self.idle_bytes() > may_stay
-            && let Some(idle) = self.idle.pop_last()
-        {
-            let Some((&start, region)) = self.regions.range_mut(..=idle).next_back() else {
+        let may_stay = self.used_bytes / HAND_BACK_SHARE + FREE_PAGES / 2 * PAGE;
+        for &(size, address) in self.by_size.iter().rev() {
+            if size < PAGE || self.taken_pages * PAGE <= self.used_bytes + may_stay {
+                return;
+            }
+            let Some((start, region)) = self.regions.range_mut(..=address).next_back() else {
                 return;
             };
-            if region.used_bytes == 0 {
-                self.unmap(start);
-                continue;
+            let from = (address - start).div_ceil(PAGE);
+            let to = (address + size - start) / PAGE;
+            for page in from..to {
+                if region.taken[page] {
+                    // SAFETY: within the region, and within a free piece.
+                    let handed = unsafe { system::discard(region.first.add(page * PAGE), PAGE) };
+                    region.taken[page] = !handed;
+                    self.taken_pages -= usize::from(handed);
+                }
             }
-            // SAFETY: a whole page of that region, in a hole.
-            if unsafe { system::discard(region.first.add(idle - start), PAGE) } {
-                region.taken[(idle - start) / PAGE] = false;
-                self.taken_pages -= 1;
-            }
-        }
-        if self.used_bytes == 0 {
-            let unused: Vec<usize> = self.regions.keys().copied().collect();
-            unused.into_iter().for_each(|start| self.unmap(start));
         }
     }
 }
@@ -311,6 +243,96 @@ impl Drop for Heap {
             // SAFETY: mapped with that size. Every piece's owner shares the `Pages`, so there is none left.
             unsafe { system::unmap(region.first, region.bytes) };
         }
+    }
+}
+
+/// Elsewhere than on Linux: large aligned pieces of the general allocator, which are kept until all of a region is free.
+#[cfg(not(target_os = "linux"))]
+mod system {
+    use super::PAGE;
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+    use std::ptr::NonNull;
+
+    fn layout(bytes: usize) -> Option<Layout> {
+        Layout::from_size_align(bytes, PAGE).ok()
+    }
+
+    pub fn map(bytes: usize) -> Option<NonNull<u8>> {
+        // SAFETY: not zero-sized.
+        NonNull::new(unsafe { alloc_zeroed(layout(bytes)?) })
+    }
+
+    /// # Safety
+    /// Mapped by [`map`] with that size; not used any more.
+    pub unsafe fn unmap(first: NonNull<u8>, bytes: usize) {
+        if let Some(layout) = layout(bytes) {
+            // SAFETY: the caller vouches for it.
+            unsafe { dealloc(first.as_ptr(), layout) };
+        }
+    }
+
+    /// # Safety
+    /// None needed; as unsafe as where it does something.
+    pub unsafe fn discard(_first: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
+}
+
+/// What is asked of the system, for sizes that are whole large pages.
+#[cfg(target_os = "linux")]
+mod system {
+    use super::PAGE;
+    use std::ptr::NonNull;
+
+    /// Zeroed memory, aligned to a large page, and to be made of such if there are any.
+    pub fn map(bytes: usize) -> Option<NonNull<u8>> {
+        let room = bytes.checked_add(PAGE)?;
+        // SAFETY: a mapping of its own, anywhere.
+        let mapped = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                room,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if mapped == libc::MAP_FAILED {
+            return None;
+        }
+        let mapped = mapped.cast::<u8>();
+        let before = mapped.align_offset(PAGE);
+        // SAFETY: the mapping has a page more than asked for, so what is cut off at either end is within it, and the
+        // rest begins within it.
+        unsafe {
+            let first = mapped.add(before);
+            if before > 0 {
+                libc::munmap(mapped.cast(), before);
+            }
+            if before < PAGE {
+                libc::munmap(first.add(bytes).cast(), PAGE - before);
+            }
+            // A wish: without large pages it is only slower.
+            libc::madvise(first.cast(), bytes, libc::MADV_HUGEPAGE);
+            NonNull::new(first)
+        }
+    }
+
+    /// # Safety
+    /// Mapped by [`map`] with that size; not used any more.
+    pub unsafe fn unmap(first: NonNull<u8>, bytes: usize) {
+        // SAFETY: the caller vouches for it.
+        unsafe { libc::munmap(first.as_ptr().cast(), bytes) };
+    }
+
+    /// Gives the memory back and keeps the addresses, which read as zero afterwards; whether it did.
+    ///
+    /// # Safety
+    /// Whole pages within a mapping, which nobody uses.
+    pub unsafe fn discard(first: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: the caller vouches for it.
+        unsafe { libc::madvise(first.as_ptr().cast(), bytes, libc::MADV_DONTNEED) == 0 }
     }
 }
 
@@ -358,7 +380,6 @@ mod tests {
             }
             let heap = pages.heap.lock();
             prop_assert!(heap.regions.is_empty() && heap.free.is_empty() && heap.by_size.is_empty());
-            prop_assert!(heap.idle.is_empty());
             prop_assert_eq!((heap.mapped_bytes, heap.used_bytes, heap.taken_pages), (0, 0, 0));
         }
     }
@@ -380,30 +401,5 @@ mod tests {
         // SAFETY: as above.
         unsafe { pages.give(stays, PAGE) };
         assert_eq!(pages.idle_bytes(), 0);
-    }
-
-    #[test]
-    #[cfg(target_os = "linux")]
-    fn a_page_that_lies_idle_is_moved_to_where_a_fresh_one_is_needed() {
-        let pages = Pages::default();
-        let mut all: Vec<_> = (0..8).map(|_| pages.take(PAGE).unwrap()).collect();
-        // SAFETY: all but those that are given back below, and once each.
-        let fill = |first: NonNull<u8>, byte| unsafe { first.write_bytes(byte, PAGE) };
-        all.iter().for_each(|&first| fill(first, 7));
-        for first in all.drain(2..4) {
-            // SAFETY: taken for that size, and used no more.
-            unsafe { pages.give(first, PAGE) };
-        }
-        let taken = || pages.heap.lock().taken_pages;
-        assert_eq!((taken(), pages.idle_bytes()), (8, 2 * PAGE));
-        all.extend([pages.take(PAGE).unwrap(), pages.take(PAGE).unwrap()]);
-        assert_eq!((taken(), pages.idle_bytes()), (8, 0));
-        for (at, &first) in all.iter().enumerate() {
-            let byte = if at < 6 { 7 } else { 0 };
-            let piece = (first, PAGE, byte);
-            assert!(bytes_of(&piece).iter().all(|&found| found == byte));
-            // SAFETY: as above.
-            unsafe { pages.give(first, PAGE) };
-        }
     }
 }

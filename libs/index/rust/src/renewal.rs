@@ -14,13 +14,12 @@ use crate::counters::{count, count_many};
 use crate::entry::packed;
 use crate::set::{Holders, Set, is_held};
 use crate::shard_table::{ShardTable, Shared, Target};
-use crate::stations::LEAPS;
 use crate::table::{Directory, Slot, Slots, capacity_of_class, class_for};
 use crate::zeroed::Zeroed;
 
 /// Keys a table of `capacity` slots may have: 7/8, and always one slot vacant.
 pub(crate) fn most_keys(capacity: usize) -> usize {
-    capacity * 4 / 5
+    capacity * 7 / 8
 }
 
 /// Slots for `held` keys in a table that comes and goes: 60 % full.
@@ -29,9 +28,9 @@ pub(crate) fn fitting_slots(held: usize) -> usize {
 }
 
 /// From one table to the next of a shard that grows.
-const GROWTH: f64 = 1.35;
+const GROWTH: f64 = 1.5;
 /// A table that has grown is less full than this.
-const MOST_FULL_AFTER_GROWTH: f64 = 0.66;
+const MOST_FULL_AFTER_GROWTH: f64 = 0.7;
 
 /// The smallest table of a shard, in slots.
 fn first_rung(shared: &Shared, shard: usize) -> usize {
@@ -51,22 +50,20 @@ fn rung(shared: &Shared, shard: usize, at_least: f64) -> usize {
     (first * GROWTH.powf(rungs)).ceil() as usize
 }
 
-/// Slots for a new table, after one of `slots` in which `held` keys still count.
-fn next_slots(shared: &Shared, shard: usize, held: usize, slots: usize) -> usize {
-    if held + 1 > most_keys(slots) {
+/// Slots for a new table, after one with `keyed` keys of which `held` still count.
+fn next_slots(shared: &Shared, shard: usize, held: usize, keyed: usize) -> usize {
+    if held + 1 >= keyed - keyed / 5 {
         rung(shared, shard, (held + 1) as f64 / MOST_FULL_AFTER_GROWTH)
-    } else if held < slots / 3 {
-        fitting_slots(held + 1).max(first_rung(shared, shard))
     } else {
-        slots.max(first_rung(shared, shard))
+        fitting_slots(held + 1).max(first_rung(shared, shard))
     }
 }
 
 /// The least slots a shard must start with for `memberships` spread over `shards` to stay clear of growth.
 pub(crate) fn slots_reserved(memberships: usize, shards: usize) -> usize {
     let keys = memberships as f64 / shards as f64;
-    // No shard has many more than its share: four standard deviations.
-    ((keys + 4.0 * keys.sqrt()) * 8.0 / 7.0).ceil() as usize
+    // No shard has many more than its share: five standard deviations.
+    ((keys + 5.0 * keys.sqrt()) * 8.0 / 7.0).ceil() as usize
 }
 
 /// Bytes a page has at least.
@@ -92,14 +89,14 @@ impl ShardTable {
         let Target {
             shared, directory, ..
         } = target;
-        let held = self.held;
+        let (keyed, held) = (self.keyed(), self.held);
         let (old, old_arena) = (self.slots.take(), std::mem::take(&mut self.arena));
         let old_len = old.as_ref().map_or(0, Zeroed::len);
-        let gives_up = held == 0 && self.lost > 0;
+        let gives_up = held == 0 && keyed > 0;
         self.generation += 1;
-        (self.held, self.most_held, self.lost, self.is_far) = (0, 0, 0, false);
+        (self.room, self.held) = (0, 0);
         if !gives_up {
-            let class = class_for(next_slots(shared, shard, held, old_len));
+            let class = class_for(next_slots(shared, shard, held, keyed));
             let array = Zeroed::new_in(&shared.pages, capacity_of_class(class));
             shared
                 .counters
@@ -108,7 +105,7 @@ impl ShardTable {
             if let Some(old) = &old {
                 self.copy(old, &array, shared, directory);
             }
-            self.most_held = most_keys(array.len());
+            self.room = most_keys(array.len()) - self.held;
             self.shrinks = class > class_for(first_rung(shared, shard));
             // SAFETY: of that class, owned by `self` until the next call, retired below then.
             unsafe { directory.announce(shard, Some((&array, class))) };
@@ -154,9 +151,7 @@ impl ShardTable {
             };
             if is_held(word) {
                 let key = entry.key();
-                // There is room: a new table is never filled to the last slot.
-                let stations = slots.give(slots.home(directory.place(key).scaled), key, word, 0);
-                self.is_far |= stations.is_none_or(|stations| stations >= LEAPS);
+                slots.fill(directory.place(key).scaled, key, word);
                 held += 1;
             }
         }

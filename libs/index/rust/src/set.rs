@@ -1,7 +1,7 @@
 //! The set word of a table slot: who holds the block.
 //!
 //! ```text
-//!  62   60 59                                                         0
+//!  63   60 59                                                         0
 //! ┌───────┬───────────────────────────────────────────────────────────┐
 //! │ tag   │                                                           │
 //! ├───────┼──────────────┬──────────────┬──────────────┬──────────────┤
@@ -14,8 +14,7 @@
 //!
 //! The epoch in an empty word is the one from which on no reader can still see the set that was emptied, so that
 //! the slot may be given another key. Ids are kept ascending, so equal inline sets are equal words. 15 bits make 32,768 worker slots.
-//! The word alone says how long the bitmap is, so a reader needs nothing else to read it. Bit 63 of a slot's word is not
-//! the set's ([`crate::stations`]).
+//! The word alone says how long the bitmap is, so a reader needs nothing else to read it.
 //!
 //! `unsafe` here: a [`Set`] vouches that its word's bitmap may be read for as long as it lives. Sound
 //! because only a slot borrowed from a protected table makes one ([`Set::from_word`] has the terms).
@@ -41,6 +40,8 @@ const EPOCH_MASK: u64 = (1 << TAG_SHIFT) - 1;
 const WIDTH_SHIFT: u32 = 48;
 const ADDRESS_MASK: u64 = (1 << WIDTH_SHIFT) - 1;
 
+/// The word of a slot that has never had a key.
+pub(crate) const VACANT: u64 = 0;
 /// The word of a slot whose key nobody holds.
 pub(crate) const EMPTY: u64 = TAG_EMPTY << TAG_SHIFT;
 
@@ -80,7 +81,7 @@ pub(crate) struct Set<'p> {
 impl<'p> Set<'p> {
     /// # Safety
     /// `word` was loaded (with `Acquire`, or under the writer's lock) from a slot of a table that is
-    /// protected for `'p`, or is 0, [`EMPTY`] or [`Few::word`].
+    /// protected for `'p`, or is [`VACANT`], [`EMPTY`] or [`Few::word`].
     pub unsafe fn from_word(word: u64) -> Self {
         Self {
             word,
@@ -90,6 +91,10 @@ impl<'p> Set<'p> {
 
     pub fn word(self) -> u64 {
         self.word
+    }
+
+    pub fn is_vacant(self) -> bool {
+        self.word == VACANT
     }
 
     /// Nobody holds the block, be there a key or not.
@@ -205,11 +210,10 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn vacant_and_empty_words_hold_nobody_and_take_keys_in_time() {
-        assert_eq!(Few(0).len(), 0);
+    fn vacant_and_empty_words_hold_nobody_and_differ() {
+        assert_eq!(Few(VACANT).len(), 0);
         assert_eq!(Few(EMPTY).len(), 0);
-        assert!(takes_key(0, 0) && takes_key(emptied(7), 7));
-        assert!(!takes_key(emptied(7), 6) && !takes_key(Few::one(0).word(), 9));
+        assert_ne!(VACANT, EMPTY);
     }
 
     #[test]

@@ -1,10 +1,8 @@
 //! The one writer's side of a shard's table: insert, remove, purge.
 //!
-//! Whoever has the right to write to the shard owns this. A change takes a few turns, and its caller may let others
-//! go on between them, so that the misses of many overlap ([`crate::write`]): if it can be made at the key's home, it
-//! is; else the lines where it goes on are asked for, and in its last turn it is made in one go. So two changes of
-//! one key never meet half-way. A removed key stays, with an empty set, until its slot takes another key; searches do not
-//! count on it ([`crate::stations`]).
+//! Whoever has the right to write to the shard owns this. A search goes line by line, and its caller may let others
+//! go on between two lines, so that the misses of many searches overlap ([`crate::write`]). A removed key stays, with
+//! an empty set, until its slot takes another key or the table is renewed ([`crate::renewal`]).
 
 use std::sync::Arc;
 
@@ -13,12 +11,11 @@ use crate::counters::Counters;
 use crate::entry::{self, Joined};
 use crate::grace::{Grace, Pin};
 use crate::pages::Pages;
-use crate::renewal::fitting_slots;
+use crate::renewal::{fitting_slots, most_keys};
 use crate::roster::Roster;
-use crate::set::{Few, Set, emptied, is_held};
-use crate::stations::{LEAPS, free_slot, held_in, marks};
+use crate::set::{Few, Set, emptied, is_held, takes_key};
 use crate::sync::tally::AtomicUsize;
-use crate::table::{Directory, Place, SLOTS_PER_LINE, Slot, Slots, prefetch};
+use crate::table::{Directory, Line, Place, SLOTS_PER_LINE, Slot, Slots, prefetch};
 use crate::zeroed::Zeroed;
 
 /// What the writers of all shards share.
@@ -45,14 +42,10 @@ pub(crate) struct Target<'a> {
 pub(crate) struct ShardTable {
     // What every store reads comes first, within a cache line.
     pub(crate) slots: Option<Zeroed<Slot>>,
+    /// Slots that were never used and may still be.
+    pub(crate) room: usize,
     /// Keys that somebody holds.
     pub(crate) held: usize,
-    /// How many of them the table takes.
-    pub(crate) most_held: usize,
-    /// Keys that were held in this table and are not any more.
-    pub(crate) lost: usize,
-    /// Whether any key went on from more than [`LEAPS`] stations.
-    pub(crate) is_far: bool,
     /// Counts the tables this shard has had, so that the sweep notices a new one.
     pub(crate) generation: u64,
     /// Whether the table is larger than a shard's smallest.
@@ -60,15 +53,17 @@ pub(crate) struct ShardTable {
     pub(crate) arena: Arena,
 }
 
-/// A search for the slot of a hash, between two turns.
+/// A search for the slot of a hash, between two lines.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Search<'p> {
     pub hash: u64,
     slots: Slots<'p>,
     shard: u32,
     home: u32,
-    /// How much of the way was read: the home, and its neighbours.
-    turn: u8,
+    /// Lines that were read, full of other keys.
+    step: u32,
+    /// A slot on the way that may take another key, plus one.
+    spare: u32,
 }
 
 impl<'p> Search<'p> {
@@ -78,33 +73,78 @@ impl<'p> Search<'p> {
         let Place { shard, scaled } = directory.place(hash);
         let slots = directory.open(shard, pin).unwrap_or_default();
         let home = slots.home(scaled);
-        if let Some(line) = slots.lines.get(home) {
+        if let Some(line) = slots.line(home) {
             prefetch(line);
         }
         Self {
             hash,
             slots,
-            // Shards are at most 2^16, and a table of one of them has far less than 2^32 lines.
+            // Shards are at most 2^16, and a table of one of them has far less than 2^32 slots.
             shard: shard as u32,
             home: home as u32,
-            turn: 0,
+            step: 0,
+            spare: 0,
         }
     }
 
-    #[inline(always)]
     pub fn shard(&self) -> usize {
         self.shard as usize
     }
 
     #[inline(always)]
-    fn home(&self) -> usize {
-        self.home as usize
+    fn line(&self) -> Option<&'p Line> {
+        self.slots
+            .line(self.slots.probed(self.home as usize, self.step as usize))
+    }
+
+    /// Goes on to the next line, and starts fetching it.
+    #[inline(always)]
+    fn advance(&mut self) {
+        self.step += 1;
+        if let Some(line) = self.line() {
+            prefetch(line);
+        }
+    }
+
+    /// Remembers the first slot on the way that may take another key.
+    #[inline(always)]
+    fn note_spare(&mut self, line: &Line, now: u64) {
+        if self.spare == 0 {
+            let at = self.slots.probed(self.home as usize, self.step as usize);
+            let free = marks(line, |entry| takes_key(entry.word(), now));
+            if free != 0 {
+                self.spare = (at + free.trailing_zeros() as usize + 1) as u32;
+            }
+        }
+    }
+
+    fn spare(&self) -> Option<&'p Slot> {
+        self.slots.slot((self.spare as usize).checked_sub(1)?)
     }
 }
 
-/// Of a table from which much was removed: keys lie further from home there, so it takes fewer of them.
-fn most_after_losses(slots: usize) -> usize {
-    slots * 4 / 5
+/// A bit for each slot of a line, the first in the lowest.
+#[inline(always)]
+fn marks(line: &Line, marked: impl Fn(&Slot) -> bool) -> u32 {
+    let [first, second, third, fourth] = line;
+    u32::from(marked(first))
+        | u32::from(marked(second)) << 1
+        | u32::from(marked(third)) << 2
+        | u32::from(marked(fourth)) << 3
+}
+
+/// The first slot of a line with that key. For key 0 it may be a vacant one, if the line does not have it.
+#[inline(always)]
+fn keyed(line: &Line, hash: u64) -> Option<&Slot> {
+    // No short circuit: which of a line's slots it is cannot be foreseen.
+    let same = marks(line, |slot| slot.key() == hash);
+    (same != 0).then(|| &line[same.trailing_zeros() as usize % SLOTS_PER_LINE])
+}
+
+/// Whether a search ends here, because a key that is further on would have taken a slot of this line.
+#[inline(always)]
+fn has_vacancy(line: &Line) -> bool {
+    line[SLOTS_PER_LINE - 1].set().is_vacant()
 }
 
 impl ShardTable {
@@ -119,8 +159,7 @@ impl ShardTable {
     pub fn contains(&self, place: Place, hash: u64, slot: u16) -> bool {
         self.slots
             .as_ref()
-            .and_then(|array| Slots::of(array).find(hash, place.scaled))
-            .is_some_and(|set| set.contains(slot))
+            .is_some_and(|array| Slots::of(array).locate(hash, place.scaled).1.contains(slot))
     }
 
     /// Starts a search anew if the table it began in is no longer this one.
@@ -131,7 +170,8 @@ impl ShardTable {
         }
     }
 
-    /// Adds `slot` to the holders of the search's hash. None if that takes another turn; else false if it was one.
+    /// Looks at the search's next line, to add `slot` to the holders of its hash. None if the search goes
+    /// on; else false if it was one.
     #[inline(always)]
     pub fn insert_step<'p>(
         &mut self,
@@ -140,77 +180,57 @@ impl ShardTable {
         slot: u16,
     ) -> Option<bool> {
         self.follow(search, target);
-        let (hash, home) = (search.hash, search.home());
-        if search.turn > 0 {
-            return self.insert_later(target, search, slot);
-        }
-        let Some(line) = search.slots.lines.get(home) else {
-            return Some(self.insert_away(target, search, slot));
+        let Some(line) = search.line() else {
+            return self.insert_renewed(target, search);
         };
         let one = Few::one(slot).word();
-        if let Some((entry, set)) = held_in(line, hash) {
-            return Some(
-                set.word() != one && self.insert_beside(target, search.shard(), entry, set, slot),
-            );
+        if let Some(entry) = keyed(line, search.hash) {
+            let set = entry.set();
+            if set.word() == one {
+                return Some(false);
+            }
+            if !set.is_vacant() {
+                return Some(self.insert_beside(target, search.shard(), entry, set, slot));
+            }
         }
-        let (marks, free) = (marks(line), free_slot(line, target.now));
-        if marks == 0
-            && self.held < self.most_held
-            && let Some(entry) = free
-        {
-            entry.claim(hash, one);
-            self.held += 1;
-            return Some(true);
+        if !has_vacancy(line) {
+            search.note_spare(line, target.now);
+            search.advance();
+            return None;
         }
-        search.turn = 1;
-        // Where it may be; and where it will be stored, if there is no room at home.
-        let next = if free.is_none() { 0b11 } else { 0 };
-        search.slots.prefetch_way(home, marks | next);
+        if let Some(spare) = search.spare() {
+            if takes_key(spare.word(), target.now) {
+                spare.claim(search.hash, one);
+                self.held += 1;
+                return Some(true);
+            }
+            // Another search in flight has taken it, perhaps for the same hash: on a line that this one has passed.
+            *search = Search::start(search.hash, target.directory, target.pin);
+            return None;
+        }
+        let free = marks(line, |entry| takes_key(entry.word(), target.now));
+        let entry = &line[free.trailing_zeros() as usize % SLOTS_PER_LINE];
+        if entry.set().is_vacant() {
+            if self.room == 0 {
+                return self.insert_renewed(target, search);
+            }
+            self.room -= 1;
+        }
+        entry.claim(search.hash, one);
+        self.held += 1;
+        Some(true)
+    }
+
+    /// As [`Self::insert_step`], where there is no table, or it is full.
+    #[cold]
+    #[inline(never)]
+    fn insert_renewed<'p>(&mut self, target: Target<'p>, search: &mut Search<'p>) -> Option<bool> {
+        self.renew(target, search.shard());
+        *search = Search::start(search.hash, target.directory, target.pin);
         None
     }
 
-    /// As [`Self::insert_step`], once the home was read.
-    #[inline(never)]
-    fn insert_later<'p>(
-        &mut self,
-        target: Target<'p>,
-        search: &mut Search<'p>,
-        slot: u16,
-    ) -> Option<bool> {
-        if search.turn == 1 && search.slots.is_group_full(search.home(), target.now) {
-            search.turn = 2;
-            search.slots.prefetch_station(search.home());
-            return None;
-        }
-        Some(self.insert_away(target, search, slot))
-    }
-
-    /// As [`Self::insert_step`] in one go, wherever the way leads.
-    #[inline(never)]
-    fn insert_away(&mut self, target: Target<'_>, search: &Search<'_>, slot: u16) -> bool {
-        let (hash, shard) = (search.hash, search.shard());
-        let scaled = target.directory.place(hash).scaled;
-        let one = Few::one(slot).word();
-        loop {
-            if let Some(slots) = target.directory.open(shard, target.pin) {
-                let home = slots.home(scaled);
-                if let Some((_, entry, set)) = slots.find_from(hash, home) {
-                    return set.word() != one
-                        && self.insert_beside(target, shard, entry, set, slot);
-                }
-                if self.held < self.most_held
-                    && let Some(stations) = slots.give(home, hash, one, target.now)
-                {
-                    self.is_far |= stations >= LEAPS;
-                    self.held += 1;
-                    return true;
-                }
-            }
-            self.renew(target, shard);
-        }
-    }
-
-    /// Adds `slot` to a set that has others.
+    /// Adds `slot` to a set that is there already, be it empty.
     #[inline(never)]
     fn insert_beside(
         &mut self,
@@ -222,6 +242,7 @@ impl ShardTable {
     ) -> bool {
         match entry::join(entry, set, slot, &mut self.arena, target.shared) {
             Joined::Already => return false,
+            Joined::First => self.held += 1,
             Joined::Beside => {}
             Joined::Wider => {
                 let slots = self.slots.as_ref().map_or(0, Zeroed::len);
@@ -233,7 +254,8 @@ impl ShardTable {
         true
     }
 
-    /// Takes `slot` from the holders of the search's hash. None if that takes another turn; else false if it was none.
+    /// Looks at the search's next line, to take `slot` from the holders of its hash. None if the search
+    /// goes on; else false if it was none.
     #[inline(always)]
     pub fn remove_step<'p>(
         &mut self,
@@ -242,65 +264,38 @@ impl ShardTable {
         slot: u16,
     ) -> Option<bool> {
         self.follow(search, target);
-        let (slots, home) = (search.slots, search.home());
-        let Some(line) = slots.lines.get(home) else {
+        let Some(line) = search.line() else {
             return Some(false);
         };
-        if search.turn > 0 {
-            let found = slots.find_from(search.hash, home);
-            return Some(found.is_some_and(|(line, entry, set)| {
-                self.remove_at(target, search, line, (entry, set), slot)
-            }));
+        if let Some(entry) = keyed(line, search.hash) {
+            let set = entry.set();
+            if set.word() == Few::one(slot).word() {
+                entry.publish(emptied(target.pin.unlinked_passes()));
+                self.lost_one(target, search.shard());
+                return Some(true);
+            }
+            if !set.is_vacant() {
+                let (left, any) = entry::leave(entry, set, slot, &mut self.arena, target);
+                if left && !any {
+                    self.lost_one(target, search.shard());
+                }
+                return Some(left);
+            }
         }
-        if let Some(found) = held_in(line, search.hash) {
-            return Some(self.remove_at(target, search, home, found, slot));
-        }
-        let marks = marks(line);
-        if marks == 0 {
+        if has_vacancy(line) {
             return Some(false);
         }
-        search.turn = 1;
-        slots.prefetch_way(home, marks);
+        search.advance();
         None
     }
 
     #[inline(always)]
-    fn remove_at<'p>(
-        &mut self,
-        target: Target<'p>,
-        search: &Search<'p>,
-        line: usize,
-        (entry, set): (&'p Slot, Set<'p>),
-        slot: u16,
-    ) -> bool {
-        let (left, any) = if set.word() == Few::one(slot).word() {
-            entry.publish(emptied(target.pin.unlinked_passes()));
-            (true, false)
-        } else {
-            entry::leave(entry, set, slot, &mut self.arena, target)
-        };
-        if left && !any {
-            self.lose(target, search.slots, search.home(), line);
-            let slots = self.slots.as_ref().map_or(0, Zeroed::len);
-            // More than what `shrink` shrinks at, less than what is usual.
-            if self.held < slots / 3 && (self.shrinks || self.held == 0) {
-                self.shrink(target, search.shard());
-            }
-        }
-        left
-    }
-
-    /// Accounts for a key on `line` that nobody holds any more.
-    #[inline(always)]
-    fn lose(&mut self, target: Target<'_>, slots: Slots<'_>, home: usize, line: usize) {
-        slots.unmark(home, line, self.is_far, |key| {
-            slots.home(target.directory.place(key).scaled)
-        });
+    fn lost_one(&mut self, target: Target<'_>, shard: usize) {
         self.held -= 1;
-        self.lost += 1;
-        let capacity = slots.lines.len() * SLOTS_PER_LINE;
-        if self.lost == capacity / 4 {
-            self.most_held = most_after_losses(capacity);
+        let slots = self.slots.as_ref().map_or(0, Zeroed::len);
+        // More than what `shrink` shrinks at, less than what is usual.
+        if self.held < slots / 3 && (self.shrinks || self.held == 0) {
+            self.shrink(target, shard);
         }
     }
 
@@ -329,30 +324,25 @@ impl ShardTable {
     pub fn purge(
         &mut self,
         target: Target<'_>,
-        shard: usize,
         from: usize,
         budget: usize,
         gone: &[u64],
     ) -> (usize, usize, bool) {
-        let Some(table) = target.directory.open(shard, target.pin) else {
+        let Some(array) = self.slots.as_ref() else {
             return (0, 0, true);
         };
-        let slots = table.lines.as_flattened();
+        let slots = array.as_slice();
         let to = from.saturating_add(budget).min(slots.len());
-        let from = from.min(to);
         let mut removed = 0;
-        for (at, entry) in (from..to).zip(&slots[from..to]) {
+        for entry in &slots[from.min(to)..to] {
             let set = entry.set();
             if set.is_empty() {
                 continue;
             }
             removed += entry::purge(entry, set, gone, &mut self.arena, target);
-            if !is_held(entry.word()) {
-                let home = table.home(target.directory.place(entry.key()).scaled);
-                self.lose(target, table, home, at / SLOTS_PER_LINE);
-            }
+            self.held -= usize::from(!is_held(entry.word()));
         }
-        (to - from, removed, to == slots.len())
+        (to - from.min(to), removed, to == slots.len())
     }
 
     /// Publishes a smaller table if few of the slots are of use.
@@ -361,11 +351,16 @@ impl ShardTable {
         let Some(array) = &self.slots else { return };
         // Below half of what a new table would be filled to.
         let sparse = array.len() > fitting_slots(2 * self.held);
-        // Not each time that the few blocks of a small index come and go.
-        let emptied = self.held == 0 && self.lost * 4 > array.len();
+        let emptied = self.held == 0 && self.keyed() * 4 > array.len();
         if emptied || sparse && self.shrinks {
             self.renew(target, shard);
         }
+    }
+
+    /// Slots with a key.
+    pub fn keyed(&self) -> usize {
+        let capacity = self.slots.as_ref().map_or(0, Zeroed::len);
+        most_keys(capacity) - self.room
     }
 
     /// Every hash that has holders, with them.
@@ -373,13 +368,5 @@ impl ShardTable {
         let slots = self.slots.as_ref().map_or(&[][..], Zeroed::as_slice);
         let entries = slots.iter().map(|entry| (entry.key(), entry.set()));
         entries.filter(|(_, set)| !set.is_empty())
-    }
-
-    /// Slots with a key that nobody holds.
-    #[cfg(all(test, not(loom)))]
-    pub fn waiting(&self) -> usize {
-        let slots = self.slots.as_ref().map_or(&[][..], Zeroed::as_slice);
-        let words = slots.iter().map(Slot::word);
-        words.filter(|&word| word != 0 && !is_held(word)).count()
     }
 }

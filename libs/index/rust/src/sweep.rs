@@ -70,8 +70,7 @@ impl Pass {
                 .is_none_or(|before| before == table.generation());
             if same && !table.is_unused() {
                 self.generation = Some(table.generation());
-                (visited, removed, ends) =
-                    table.purge(target, self.shard, self.at, budget, &self.gone);
+                (visited, removed, ends) = table.purge(target, self.at, budget, &self.gone);
                 self.at += visited;
                 if ends {
                     table.shrink(target, self.shard);

@@ -9,15 +9,15 @@
 //! The capacity rides in the entry's upper bits, so from the entry (8 bytes a shard, all of them
 //! fit the nearest cache) a reader goes straight to the slot: one miss a probe. The home slot is the
 //! hash's place on a scale of 0 to 1, so a capacity need not be a power of two, and a copy into another
-//! capacity walks both arrays in order. Home is a cache line of four slots; what it has no slot for goes to the other
-//! lines of its group of four, then to other groups ([`crate::stations`] has the way, and where it ends).
+//! capacity walks both arrays in order. Home is a cache line of four slots; it is filled from its first
+//! slot on, then the other lines of its group of four, then the groups after it.
 //!
 //! A slot's key is written before the word that leaves "vacant" or "empty"; it is replaced only if the word has been
 //! "empty" for a grace period. So a reader sees at most one change of a slot's key while it is pinned, and that one from
 //! a word that was empty already: one that loads the word (`Acquire`), then the key, and finds the set not empty, has the
 //! key that the set belongs to; one that finds it empty may have either key, and neither had a holder then.
 //!
-//! `unsafe` here: turning a directory entry into a slice, and slots into lines. Sound because lines are arrays of slots, and the entry always names a live
+//! `unsafe` here: turning a directory entry into a slice. Sound because the entry always names a live
 //! array of the capacity it states, and a retired array is freed only after a grace period that the
 //! reader's pin holds back. Checked by `tests/stress.rs` and `tests/differential.rs`.
 
@@ -31,8 +31,6 @@ use crate::zeroed::{Zeroable, Zeroed};
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 const CLASS_SHIFT: u32 = 48;
 const ADDRESS_MASK: usize = (1 << CLASS_SHIFT) - 1;
-/// The bit of a slot's word that is not about its set but about its line, see [`crate::stations`].
-const MARK: u64 = 1 << 63;
 
 /// One table slot.
 #[repr(C, align(16))]
@@ -61,7 +59,7 @@ impl Slot {
     #[inline]
     pub fn set(&self) -> Set<'_> {
         // SAFETY: loaded with `Acquire` from a slot that is protected as long as it is borrowed.
-        unsafe { Set::from_word(self.word.load(Ordering::Acquire) & !MARK) }
+        unsafe { Set::from_word(self.word.load(Ordering::Acquire)) }
     }
 
     /// The key; meaningful once the slot is not vacant.
@@ -72,42 +70,29 @@ impl Slot {
 
     #[inline]
     pub fn word(&self) -> u64 {
-        self.word.load(Ordering::Acquire) & !MARK
+        self.word.load(Ordering::Acquire)
     }
 
-    #[inline]
-    pub fn is_marked(&self) -> bool {
-        self.word.load(Ordering::Acquire) & MARK != 0
-    }
-
-    /// Writer only: gives a slot that [`crate::set::takes_key`] its key and first set word.
-    #[inline]
+    /// Writer only: gives a vacant slot, or one that [`crate::set::takes_key`], its key and first set word.
     pub fn claim(&self, key: u64, word: u64) {
         self.key.store(key, Ordering::Relaxed);
-        self.publish(word);
+        self.word.store(word, Ordering::Release);
     }
 
     /// Writer only: another set for the same key.
-    #[inline]
     pub fn publish(&self, word: u64) {
-        let mark = self.word.load(Ordering::Relaxed) & MARK;
-        self.word.store(mark | word, Ordering::Release);
-    }
-
-    /// Writer only.
-    pub fn mark(&self, marked: bool) {
-        let word = self.word.load(Ordering::Relaxed) & !MARK;
-        let mark = if marked { MARK } else { 0 };
-        self.word.store(mark | word, Ordering::Release);
+        self.word.store(word, Ordering::Release);
     }
 }
 
-/// Slots in a cache line, the unit of probing.
+/// Slots in a cache line, the unit of probing. They get their keys from the first to the last.
 pub(crate) const SLOTS_PER_LINE: usize = 4;
 pub(crate) type Line = [Slot; SLOTS_PER_LINE];
-/// Lines that overflow into each other before they do into others.
-pub(crate) const LINES_PER_GROUP: usize = crate::sync::sized(4, 1);
+/// Lines that overflow into each other before they do into those after them. Larger groups are full less
+/// often, so that searches end soon even in tables that are nearly so.
+const LINES_PER_GROUP: usize = crate::sync::sized(4, 1);
 const SLOTS_PER_GROUP: usize = SLOTS_PER_LINE * LINES_PER_GROUP;
+
 /// Capacities are whole groups: any number up to 63, then 32 to 63 times a power of two, so that
 /// rounding up never adds more than 1/32. The class is such a number in 16 bits, ascending with it.
 pub(crate) fn capacity_of_class(class: u16) -> usize {
@@ -131,44 +116,103 @@ pub(crate) fn class_for(slots: usize) -> u16 {
     ((exponent as u16 + 1) << 5) + (groups.div_ceil(1 << exponent) - 32) as u16
 }
 
-/// The same slots, line by line; those that fill no line are left out.
-fn lines_of(slots: &[Slot]) -> &[Line] {
-    // SAFETY: a line is an array of slots, and so many of them are there.
-    unsafe { std::slice::from_raw_parts(slots.as_ptr().cast(), slots.len() / SLOTS_PER_LINE) }
-}
-
-/// The slots of one generation, line by line, borrowed for as long as a pin (or the shard's lock) holds them.
+/// The slots of one generation, borrowed for as long as a pin (or the shard's lock) holds them.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Slots<'p> {
-    pub lines: &'p [Line],
+    slots: &'p [Slot],
 }
 
 impl<'p> Slots<'p> {
     pub fn of(array: &'p Zeroed<Slot>) -> Self {
         Self {
-            lines: lines_of(array.as_slice()),
+            slots: array.as_slice(),
         }
     }
 
-    /// The line where the search begins for a hash with that place in the shard (see [`Directory::place`]).
-    #[inline(always)]
+    /// The first slot of the cache line where the search for `scaled` (see [`Directory::place`])
+    /// starts.
+    #[inline]
     pub fn home(self, scaled: u64) -> usize {
-        ((u128::from(scaled) * self.lines.len() as u128) >> 64) as usize
+        let lines = (self.slots.len() / SLOTS_PER_LINE) as u128;
+        ((u128::from(scaled) * lines) >> 64) as usize * SLOTS_PER_LINE
     }
 
-    /// Who holds `hash`; none if nobody does.
-    #[inline(always)]
-    pub fn find(self, hash: u64, scaled: u64) -> Option<Set<'p>> {
-        let (_, _, set) = self.find_from(hash, self.home(scaled))?;
-        Some(set)
+    /// The slot that has the key, or else the vacant slot where its search ends.
+    #[inline]
+    pub fn locate(self, hash: u64, scaled: u64) -> (&'p Slot, Set<'p>) {
+        let home = self.home(scaled);
+        let mut step = 0;
+        // Ends: the writer keeps at least one slot vacant.
+        loop {
+            let at = self.probed(home, step);
+            let line = &self.slots[at..at + SLOTS_PER_LINE];
+            let sets: [Set<'p>; SLOTS_PER_LINE] = std::array::from_fn(|at| line[at].set());
+            let mut found = 0u32;
+            // No short circuit: which of a line's slots it is cannot be foreseen, so no branch should depend on it. The
+            // words are loaded before the keys in any case.
+            for (at, slot) in line.iter().enumerate() {
+                found |= u32::from(sets[at].is_vacant() | (slot.key() == hash)) << at;
+            }
+            if found != 0 {
+                let at = found.trailing_zeros() as usize % SLOTS_PER_LINE;
+                return (&line[at], sets[at]);
+            }
+            step += 1;
+        }
     }
 
     /// Whether these are the slots of `array`.
-    #[inline(always)]
+    #[inline]
     pub fn are_of(self, array: Option<&Zeroed<Slot>>) -> bool {
-        array.map_or(self.lines.is_empty(), |array| {
-            std::ptr::addr_eq(array.first().as_ptr(), self.lines.as_ptr())
+        array.map_or(self.slots.is_empty(), |array| {
+            std::ptr::eq(array.first().as_ptr(), self.slots.as_ptr())
         })
+    }
+
+    #[inline]
+    pub fn slot(self, at: usize) -> Option<&'p Slot> {
+        self.slots.get(at)
+    }
+
+    /// The line that begins at slot `at`; none past the end.
+    #[inline(always)]
+    pub fn line(self, at: usize) -> Option<&'p Line> {
+        self.slots.get(at..)?.first_chunk()
+    }
+
+    /// Writer only, before the slots are announced: adds a key that is not there yet.
+    #[inline(always)]
+    pub fn fill(self, scaled: u64, key: u64, word: u64) {
+        let home = self.home(scaled);
+        let mut step = 0;
+        loop {
+            let at = self.probed(home, step);
+            let line = &self.slots[at..at + SLOTS_PER_LINE];
+            // Lines fill from the first slot on, so there are as many keys as words that are not vacant.
+            let keys: usize = line
+                .iter()
+                .map(|slot| usize::from(!slot.set().is_vacant()))
+                .sum();
+            if let Some(entry) = line.get(keys) {
+                entry.claim(key, word);
+                return;
+            }
+            step += 1;
+        }
+    }
+
+    /// The first slot of the line that is probed as number `step`: all lines of the home's group first, the
+    /// nearest first, then those of the groups after it.
+    #[inline]
+    pub fn probed(self, home: usize, step: usize) -> usize {
+        let within = (step % LINES_PER_GROUP) * SLOTS_PER_LINE;
+        let further = (home ^ within) + step / LINES_PER_GROUP * SLOTS_PER_GROUP;
+        if further < self.slots.len() {
+            further
+        } else {
+            // Without slots there is no line, and whoever asks for it is told so.
+            further.checked_rem(self.slots.len()).unwrap_or(0)
+        }
     }
 }
 
@@ -227,16 +271,15 @@ impl Directory {
         // SAFETY: `announce` wrote this entry for an array of that class, whose owner retires it
         // through the grace period only after replacing the entry; the pin holds that back.
         let slots = unsafe { std::slice::from_raw_parts(first, capacity_of_class(class)) };
-        Some(Slots {
-            lines: lines_of(slots),
-        })
+        Some(Slots { slots })
     }
 
-    /// Who holds `hash`; none if nobody does.
+    /// Who holds `hash`; none if nobody was ever known to.
     #[inline]
     pub fn look<'p>(&self, hash: u64, pin: &'p Pin<'_>) -> Option<Set<'p>> {
         let place = self.place(hash);
-        self.open(place.shard, pin)?.find(hash, place.scaled)
+        let (_, set) = self.open(place.shard, pin)?.locate(hash, place.scaled);
+        (!set.is_empty()).then_some(set)
     }
 
     /// Starts fetching the slot where the search for `hash` begins.
@@ -244,7 +287,7 @@ impl Directory {
     pub fn prefetch(&self, hash: u64, pin: &Pin<'_>) {
         let place = self.place(hash);
         if let Some(slots) = self.open(place.shard, pin) {
-            prefetch(&slots.lines[slots.home(place.scaled)]);
+            prefetch(&slots.slots[slots.home(place.scaled)]);
         }
     }
 
@@ -303,8 +346,7 @@ mod tests {
             let place = Directory::new(bits).place(hash);
             prop_assert!(place.shard < 1 << bits);
             let array = Zeroed::new(capacity_of_class(class));
-            let slots = Slots::of(&array);
-            prop_assert!(slots.home(place.scaled) < slots.lines.len());
+            prop_assert!(Slots::of(&array).home(place.scaled) < array.len());
         }
     }
 }

@@ -274,21 +274,20 @@ mod tests {
     #[test]
     fn emptied_slots_keep_their_keys_while_a_reader_may_have_seen_the_old_sets() {
         let (index, slot) = index_of_one_shard();
-        index.store(slot, Tier::Device, &hashes(0)[..201]);
+        index.store(slot, Tier::Device, &hashes(0)[..200]);
         let reader = index.shared.grace.pin();
         index.remove(slot, Tier::Device, &hashes(0)[..200]);
         for _ in 0..9 {
             index.shared.grace.step();
         }
-        // Other keys do not take their slots, so each is still where it was when it is stored again.
-        let waiting = || {
+        let room = || {
             index.shards.enter_shared().with(0, |tables| {
-                tables.table(Kind::Anywhere).map(|table| table.waiting())
+                tables.table(Kind::Anywhere).map(|table| table.keyed())
             })
         };
-        assert_eq!(waiting(), Some(200));
+        let keyed = room();
         index.store(slot, Tier::Device, &hashes(5000)[..50]);
-        assert_eq!(waiting(), Some(200));
+        assert_eq!(room(), keyed.map(|keyed| keyed + 50));
         drop(reader);
     }
 }

@@ -380,3 +380,23 @@ fn memory_is_given_back_when_everything_is_removed() {
     );
     assert!(index.events().shrinks > 0);
 }
+
+#[test]
+fn what_was_reserved_is_there_at_once_and_nothing_grows_until_it_is_full() {
+    let index = Index::new(IndexConfig::default());
+    let slot = live(&index, worker(1, 0));
+    let hashes: Vec<u64> = (0..200_000u64)
+        .map(|i| i.wrapping_mul(0x2545_F491_4F6C_DD1D))
+        .collect();
+    assert_eq!(index.store(slot, Tier::Device, &hashes[..100]), 100);
+    index.reserve(hashes.len());
+    let reserved = index.memory_bytes().tables;
+    assert!(reserved > 16 * hashes.len());
+    let before = index.events().growths;
+    assert_eq!(index.store(slot, Tier::Device, &hashes), hashes.len() - 100);
+    assert_eq!(index.remove(slot, Tier::Device, &hashes), hashes.len());
+    assert_eq!(index.store(slot, Tier::Device, &hashes), hashes.len());
+    let (tables, growths) = (index.memory_bytes().tables, index.events().growths);
+    assert_eq!((tables, growths), (reserved, before));
+    assert_eq!(index.memberships(), hashes.len() as u64);
+}
