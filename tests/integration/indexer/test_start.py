@@ -84,7 +84,7 @@ async def test_a_replica_that_waits_for_its_log_still_ends_on_sigterm_without_a_
     [
         (("--modle", "m"), "--modle"),
         (("--log", "memory:"), "memory:"),
-        (("--log", "kafka://user:secret@127.0.0.1:9092"), "kafka:"),
+        (("--log", "kafka://user:secret@127.0.0.1:9092?sasl_mechanism=GSSAPI"), "kafka:"),
         (("--peer", "nowhere"), "nowhere"),
     ],
 )

@@ -8,7 +8,8 @@ OPTIONS: Final[tuple[tuple[str, Any], ...]] = (
     # Two clients in one process do not share a connection, so that one's troubles are its own.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # A connection has so long to be made, for that is what grpcio takes this for; one that is refused is tried again sooner.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.max_receive_message_length", 64 << 20),
 )
