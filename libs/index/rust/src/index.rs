@@ -60,8 +60,8 @@ impl Index {
         }
     }
 
-    /// Takes the memory for `memberships` (held by one worker each) from the system, for good: until there are more, no
-    /// store waits for a table to grow, or for the system to clear a page.
+    /// Takes the memory for `memberships` (of blocks with one holder each) from the system, for good: until there are
+    /// more, no table grows. Tables are still cleaned up where keys that nobody holds fill them, into memory of their own.
     pub fn reserve(&self, memberships: usize) {
         let pin = self.shared.grace.pin();
         let slots = slots_reserved(memberships, self.shards.len());

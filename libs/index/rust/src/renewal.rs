@@ -73,7 +73,8 @@ impl ShardTable {
     /// Makes the table as large as a shard's smallest is, if it is not, and takes its memory from the system.
     pub fn reserve(&mut self, target: Target<'_>, shard: usize) {
         let least = capacity_of_class(class_for(first_rung(target.shared, shard)));
-        if self.slots.as_ref().map_or(0, Zeroed::len) < least {
+        // Twice where nobody holds anything any more: then the first time only gives the table up.
+        while self.slots.as_ref().map_or(0, Zeroed::len) < least {
             self.renew(target, shard);
         }
         let slots = self.slots.as_ref().map_or(&[][..], Zeroed::as_slice);

@@ -400,3 +400,16 @@ fn what_was_reserved_is_there_at_once_and_nothing_grows_until_it_is_full() {
     assert_eq!((tables, growths), (reserved, before));
     assert_eq!(index.memberships(), hashes.len() as u64);
 }
+
+#[test]
+fn what_is_reserved_does_not_depend_on_what_was_there_before() {
+    let (fresh, used) = (tiny(), tiny());
+    let slot = live(&used, worker(1, 0));
+    for hash in 0..40 {
+        used.store(slot, Tier::Device, &[hash]);
+        used.remove(slot, Tier::Device, &[hash]);
+    }
+    fresh.reserve(100_000);
+    used.reserve(100_000);
+    assert_eq!(used.memory_bytes().tables, fresh.memory_bytes().tables);
+}
