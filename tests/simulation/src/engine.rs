@@ -6,6 +6,9 @@ use crate::tree::{Set, Tree, blocks, has};
 /// Tiers in use: device and host.
 pub const TIERS: usize = 2;
 
+/// What an engine tells at once.
+pub type Message = Vec<Told>;
+
 /// What an engine tells of its cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Told {
@@ -19,7 +22,8 @@ pub enum Told {
     Cleared,
 }
 
-/// What somebody who heard the stream, perhaps not from its beginning, can know of a cache.
+/// What somebody who heard the stream, perhaps not from its beginning, can know of a cache: what the
+/// mirror is defined to publish is what of this can be reached.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Cache {
     /// By tier.
@@ -38,6 +42,13 @@ impl Cache {
     pub fn reachable(&self, tree: &Tree) -> [Set; TIERS] {
         let reached = tree.reachable(self.held());
         self.tiers.map(|tier| tier & reached)
+    }
+
+    /// Hear a message.
+    pub fn hear_all(&mut self, message: &[Told], tree: &Tree) {
+        for &told in message {
+            self.hear(told, tree);
+        }
     }
 
     /// Hear of a change. A block under a parent that was never heard of has no known prefix, and a
@@ -69,12 +80,10 @@ pub struct Engine {
     /// How often it started.
     pub generation: u32,
     /// All it told since it started.
-    pub stream: Vec<Told>,
+    pub stream: Vec<Message>,
     /// What it holds.
     cache: Cache,
-    /// Of that, what whoever follows it now can know: all, unless a follower came late and the
-    /// stream's beginning was gone.
-    pub knowable: Cache,
+    saying: Message,
     capacity: u32,
     /// Since when it held what could be matched, oldest first.
     history: Vec<(u64, Set)>,
@@ -89,7 +98,7 @@ impl Engine {
             generation: 1,
             stream: Vec::new(),
             cache: Cache::default(),
-            knowable: Cache::default(),
+            saying: Message::new(),
             capacity: rng.between(4, 40) as u32,
             history: vec![(0, 0)],
         }
@@ -119,6 +128,9 @@ impl Engine {
             _ if rng.chance(300) => self.tell(Told::Cleared, tree, now_ms),
             _ => {}
         }
+        if !self.saying.is_empty() {
+            self.stream.push(std::mem::take(&mut self.saying));
+        }
     }
 
     /// It stops, and what it held is gone.
@@ -134,20 +146,14 @@ impl Engine {
         self.forget(now_ms);
     }
 
-    /// Whoever follows it now has heard of `kept`, and what was told from `place` on.
-    pub fn follow_from(&mut self, kept: Cache, place: usize, tree: &Tree, now_ms: u64) {
-        self.knowable = kept;
-        for &told in self.stream.iter().skip(place) {
-            self.knowable.hear(told, tree);
-        }
-        let held = tree.reachable(self.knowable.held());
-        self.history.push((now_ms, held));
-    }
-
-    /// What can be matched now, if whoever follows is up to date.
+    /// What somebody knows of it who knew `kept` and then heard all from this place of its stream on.
     #[must_use]
-    pub fn truth(&self, tree: &Tree) -> [Set; TIERS] {
-        self.knowable.reachable(tree)
+    pub fn known_from(&self, kept: Cache, place: usize, tree: &Tree) -> Cache {
+        let mut known = kept;
+        for message in self.stream.iter().skip(place) {
+            known.hear_all(message, tree);
+        }
+        known
     }
 
     /// The most of a prompt that it held at once, at any time from `since_ms` on.
@@ -175,9 +181,8 @@ impl Engine {
         } else {
             self.cache.hear(told, tree);
         }
-        self.knowable.hear(told, tree);
-        self.stream.push(told);
-        let held = tree.reachable(self.knowable.held());
+        self.saying.push(told);
+        let held = tree.reachable(self.cache.held());
         if self.history.last().is_none_or(|&(_, last)| last != held) {
             self.history.push((now_ms, held));
         }
@@ -185,7 +190,6 @@ impl Engine {
 
     fn forget(&mut self, now_ms: u64) {
         self.cache = Cache::default();
-        self.knowable = Cache::default();
         self.stream.clear();
         self.history.push((now_ms, 0));
     }

@@ -1,29 +1,45 @@
-//! One life of a publisher: what it published, the numbering of what it says, and the newest records.
-//!
-//! The mirror is modelled here as what it is defined to publish: exactly what of the cache can be
-//! reached from a prompt's first block. After every event of the engine the difference to what was
-//! published is said, tails leaving first, heads coming first.
+//! One life of a publisher: the shipped mirror, the numbering of what it says, and the newest records.
 
 use std::collections::VecDeque;
 
+use kvatlas_mirror::{Engine as Kind, EngineMirror, Operation, Report};
 use kvatlas_wire::v1::shutdown::Reason;
 
-use crate::engine::{Cache, TIERS, Told};
+use crate::engine::{Cache, Told};
 use crate::log::Record;
-use crate::record::{Change, Speaker};
-use crate::tree::{Set, Tree, blocks};
+use crate::payload::payload;
+use crate::record::{BLOCK_SIZE, Speaker};
+use crate::tree::Tree;
+
+/// Engine hashes that a mirror may hold: more than there are.
+const BLOCKS_MAX: usize = 1_000;
+
+/// A mirror as a checkpoint keeps it.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// The shipped bytes.
+    pub state: Vec<u8>,
+    /// What was heard of the engine's cache by then.
+    pub heard: Cache,
+}
+
+impl Kept {
+    /// The mirror again; `None` if the bytes are refused.
+    fn mirror(&self) -> Option<EngineMirror> {
+        EngineMirror::import_state(Kind::Vllm, BLOCK_SIZE as usize, BLOCKS_MAX, &self.state).ok()
+    }
+}
 
 /// One life.
 #[derive(Debug)]
 pub struct Life {
     /// Who speaks.
     pub speaker: Speaker,
-    /// What was heard of the engine's cache.
-    pub cache: Cache,
-    /// Of the events said so far.
-    pub last_event_id: u64,
-    published: [Set; TIERS],
-    pending: Vec<Change>,
+    /// What is published.
+    pub mirror: EngineMirror,
+    /// What was heard of the engine's cache: what the mirror should make of it.
+    heard: Cache,
+    sealed_event_id: u64,
     recent: VecDeque<(u64, Record)>,
     recent_max: usize,
     farewell: Option<Record>,
@@ -33,86 +49,88 @@ impl Life {
     /// A life that begins with what is remembered; if it remembers anything it must open with a snapshot,
     /// which counts as event 1.
     #[must_use]
-    pub fn begin(speaker: Speaker, cache: Option<Cache>, recent_max: usize, tree: &Tree) -> Self {
-        let last_event_id = u64::from(cache.is_some());
-        let cache = cache.unwrap_or_default();
+    pub fn begin(speaker: Speaker, kept: Option<&Kept>, recent_max: usize) -> Self {
+        let empty = || EngineMirror::new(Kind::Vllm, BLOCK_SIZE as usize, BLOCKS_MAX);
         Self {
             speaker,
-            cache,
-            last_event_id,
-            published: cache.reachable(tree),
-            pending: Vec::new(),
+            mirror: kept.and_then(Kept::mirror).unwrap_or_else(empty),
+            heard: kept.map_or(Cache::default(), |kept| kept.heard),
+            sealed_event_id: u64::from(kept.is_some()),
             recent: VecDeque::new(),
             recent_max,
             farewell: None,
         }
     }
 
-    /// Take an event of the engine; what it changes waits to be sealed.
-    pub fn hear(&mut self, told: Told, tree: &Tree) {
-        self.cache.hear(told, tree);
-        let next = self.cache.reachable(tree);
-        let before = std::mem::replace(&mut self.published, next);
-        if told == Told::Cleared {
-            if before != [0; TIERS] {
-                self.say(Change::Clear);
-            }
-            return;
-        }
-        let left = runs(before, next, tree);
-        for (tier, blocks) in left.into_iter().rev() {
-            self.say(Change::Remove(tier, blocks.into_iter().rev().collect()));
-        }
-        for (tier, blocks) in runs(next, before, tree) {
-            self.say(Change::Store(tier, blocks));
+    /// Take a message of the engine; what it changes waits to be sealed.
+    pub fn hear(&mut self, message: &[Told], tree: &Tree) {
+        self.heard.hear_all(message, tree);
+        let told = payload(message, tree);
+        // A message that is not taken leaves a mirror that differs, and the run fails for it.
+        self.mirror.tell(&told, 0, &mut Report::default());
+    }
+
+    /// What a later process may go on with. Nothing may be pending.
+    #[must_use]
+    pub fn keep(&self) -> Kept {
+        Kept {
+            state: self.mirror.export_state(),
+            heard: self.heard,
         }
     }
 
     /// The records of all that waits.
-    pub fn seal(&mut self, batch_events: usize, tree: &Tree) -> Vec<Record> {
-        let mut next = self.last_event_id + 1 - self.pending.len() as u64;
+    pub fn seal(&mut self, batch_events: usize) -> Vec<Record> {
+        let mut hashes = self.mirror.said.hashes();
+        let mut said: Vec<(Operation, &[u64])> = Vec::new();
+        for &operation in self.mirror.said.operations() {
+            let (these, rest) = hashes.split_at(operation.hashes as usize);
+            hashes = rest;
+            said.push((operation, these));
+        }
         let mut records = Vec::new();
-        for changes in std::mem::take(&mut self.pending).chunks(batch_events) {
-            let record = self.speaker.events(next, changes, tree);
-            self.recent.push_back((next, record.clone()));
-            while self.recent.len() > self.recent_max {
-                self.recent.pop_front();
-            }
-            next += changes.len() as u64;
+        for events in said.chunks(batch_events) {
+            let first = self.sealed_event_id + 1;
+            let record = self.speaker.events(first, events);
+            self.recent.push_back((first, record.clone()));
+            self.sealed_event_id += events.len() as u64;
             records.push(record);
         }
+        while self.recent.len() > self.recent_max {
+            self.recent.pop_front();
+        }
+        self.mirror.said.clear();
         records
     }
 
     /// The record that ends this life. Nothing may be pending.
     pub fn shut_down(&mut self, reason: Reason) -> Record {
-        self.last_event_id += 1;
-        let farewell = self.speaker.shutdown(self.last_event_id, reason);
+        self.sealed_event_id += 1;
+        let farewell = self.speaker.shutdown(self.sealed_event_id, reason);
         self.farewell.insert(farewell).clone()
     }
 
     /// The whole set, and the end if it has come. Nothing may be pending.
     #[must_use]
-    pub fn snapshot(&self, part_hashes: usize, tree: &Tree) -> Vec<Record> {
-        let as_of = self.last_event_id - u64::from(self.farewell.is_some());
-        let mut records = self
-            .speaker
-            .snapshot(as_of, self.published, part_hashes, tree);
+    pub fn snapshot(&self, part_hashes: usize) -> Vec<Record> {
+        let as_of = self.sealed_event_id - u64::from(self.farewell.is_some());
+        let mirror = &self.mirror.mirror;
+        let mut records = self.speaker.snapshot(as_of, mirror, part_hashes);
         records.extend(self.farewell.clone());
         records
     }
 
     /// What a receiver should have by now. Nothing may be pending.
     #[must_use]
-    pub fn heartbeat(&self, tree: &Tree) -> Record {
-        self.speaker
-            .heartbeat(self.last_event_id, self.published, tree)
+    pub fn heartbeat(&self) -> Record {
+        let mirror = &self.mirror.mirror;
+        self.speaker.heartbeat(self.sealed_event_id, mirror)
     }
 
     /// The records from the one that holds `event_id` on; `None`: they are not kept.
     #[must_use]
     pub fn since(&self, event_id: u64) -> Option<Vec<Record>> {
-        let next = self.last_event_id + 1;
+        let next = self.sealed_event_id + 1;
         let first = self.recent.front().map_or(next, |&(first, _)| first);
         if !(first..=next).contains(&event_id) {
             return None;
@@ -123,34 +141,7 @@ impl Life {
         } else {
             held - 1
         };
-        Some(
-            self.recent
-                .range(from..)
-                .map(|(_, record)| record.clone())
-                .collect(),
-        )
+        let records = self.recent.range(from..);
+        Some(records.map(|(_, record)| record.clone()).collect())
     }
-
-    fn say(&mut self, change: Change) {
-        self.pending.push(change);
-        self.last_event_id += 1;
-    }
-}
-
-/// What is in `these` and not in `those`, heads first, in runs of one tier.
-fn runs(these: [Set; TIERS], those: [Set; TIERS], tree: &Tree) -> Vec<(usize, Vec<usize>)> {
-    let mut found: Vec<(usize, usize, usize)> = Vec::new();
-    for tier in 0..TIERS {
-        let blocks = blocks(these[tier] & !those[tier]);
-        found.extend(blocks.map(|block| (tree.depths[block], block, tier)));
-    }
-    found.sort_unstable();
-    let mut runs: Vec<(usize, Vec<usize>)> = Vec::new();
-    for (_, block, tier) in found {
-        match runs.last_mut() {
-            Some((last, blocks)) if *last == tier => blocks.push(block),
-            _ => runs.push((tier, vec![block])),
-        }
-    }
-    runs
 }

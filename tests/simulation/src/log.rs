@@ -16,6 +16,8 @@ pub struct Slice {
     pub at_head: bool,
     /// Where to read on.
     pub place: Place,
+    /// Entries are gone that were to be read.
+    pub trimmed: bool,
 }
 
 /// Where a reader stands, in which log.
@@ -23,6 +25,23 @@ pub struct Slice {
 pub struct Place {
     identity: u64,
     offset: u64,
+}
+
+impl Place {
+    /// As a state keeps it: the log's identity, and an entry.
+    #[must_use]
+    pub fn said(self) -> (String, String) {
+        (self.identity.to_string(), self.offset.to_string())
+    }
+
+    /// The place that was said so.
+    #[must_use]
+    pub fn read(identity: &str, entry: &str) -> Option<Self> {
+        Some(Self {
+            identity: identity.parse().ok()?,
+            offset: entry.parse().ok()?,
+        })
+    }
 }
 
 /// One log.
@@ -88,6 +107,7 @@ impl Log {
         let records: Vec<_> = rest.take(records_max).cloned().collect();
         let offset = offset + records.len() as u64;
         Some(Slice {
+            trimmed: place.identity == self.identity && place.offset < self.first,
             records,
             at_head: offset == end,
             place: Place {

@@ -2,10 +2,11 @@
 
 use std::process::ExitCode;
 
-use kvatlas_simulation::{Without, run};
+use kvatlas_simulation::tally::Tally;
+use kvatlas_simulation::{Without, replay_command, run};
 
 const USAGE: &str =
-    "usage: kvatlas-simulation (--seeds A..B | --seed N) [--trace] [--without dedup|fencing]";
+    "usage: kvatlas-simulation (--seeds A..B | --seed N) [--trace] [--without RULE]";
 
 struct Flags {
     seeds: std::ops::Range<u64>,
@@ -32,11 +33,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Flags> {
             }
             "--trace" => flags.trace = true,
             "--without" => {
-                flags.without = Some(match words.next()?.as_str() {
-                    "dedup" => Without::Dedup,
-                    "fencing" => Without::Fencing,
-                    _ => return None,
-                });
+                flags.without = Some(Without::named(&words.next()?)?);
             }
             _ => return None,
         }
@@ -49,7 +46,8 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    let (mut failed, mut appended, mut faults, mut attempts) = (0_u64, 0, 0, 0);
+    let (mut failed, mut appended, mut attempts) = (0_u64, 0, 0);
+    let mut tally = Tally::default();
     let seeds = flags.seeds.end.saturating_sub(flags.seeds.start);
     for seed in flags.seeds {
         let mut trace = |at_ms: u64, what: String| {
@@ -59,7 +57,7 @@ fn main() -> ExitCode {
         };
         let report = run(seed, flags.without, &mut trace);
         appended += report.appended;
-        faults += report.faults;
+        tally.merge(&report.tally);
         attempts += report.attempts;
         if let Some(failure) = report.failure {
             failed += 1;
@@ -67,12 +65,13 @@ fn main() -> ExitCode {
                 "seed {seed} fails after {} ms: {}",
                 failure.at_ms, failure.what
             );
-            println!("  cargo run --release -p kvatlas-simulation -- --seed {seed} --trace");
+            println!("  {}", replay_command(seed, flags.without));
         }
     }
-    println!(
-        "{seeds} seeds, {failed} failed; {appended} records, {faults} faults, {attempts} recoveries"
-    );
+    println!("{seeds} seeds, {failed} failed; {appended} records, {attempts} recoveries");
+    for (what, times) in tally.iter() {
+        println!("{times:>10}  {what}");
+    }
     if failed == 0 {
         ExitCode::SUCCESS
     } else {

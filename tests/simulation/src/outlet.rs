@@ -1,14 +1,21 @@
-//! One worker's records on their way to one log: the shipped outbox, and a delivery's policy.
+//! One worker's records on their way to one log or one replica: the shipped outbox, and a delivery's
+//! policy.
 
 use std::rc::Rc;
 
 use kvatlas_events::outbox::{Bounds, Outbox, Ticket};
 
 use crate::log::{Log, Record};
+use crate::plan::Plan;
+use crate::record::progress;
+use crate::replica::Replica;
 use crate::rng::Rng;
 
 const RETRY_MS_MIN: u64 = 50;
 const RETRY_MS_MAX: u64 = 1_000;
+/// Between two snapshots that a receiver asks for.
+const SNAPSHOT_MS_MIN: u64 = 500;
+const SNAPSHOT_MS_MAX: u64 = 2_000;
 
 /// What an outlet does next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,15 +24,22 @@ pub enum Next {
     Idle,
     /// Again, so many ms later.
     After(u64),
+    /// The receiver has the worker in this later epoch; what was sent is given up.
+    Fenced(u64),
 }
 
 /// One delivery.
 #[derive(Debug)]
 pub struct Outlet {
+    /// None: to a log.
+    pub replica: Option<usize>,
     outbox: Outbox<Record>,
     in_flight: Option<(Ticket, u64)>,
     identity: Option<u64>,
     retry_ms: u64,
+    snapshot_pause_ms: u64,
+    snapshot_not_before_ms: u64,
+    overflows: u64,
     /// A step is scheduled.
     pub awake: bool,
 }
@@ -33,8 +47,9 @@ pub struct Outlet {
 impl Outlet {
     /// Empty; `records_max` numbered records may wait.
     #[must_use]
-    pub fn new(records_max: usize) -> Self {
+    pub fn new(records_max: usize, replica: Option<usize>) -> Self {
         Self {
+            replica,
             outbox: Outbox::new(Bounds {
                 records_max,
                 bytes_max: 1 << 20,
@@ -42,6 +57,9 @@ impl Outlet {
             in_flight: None,
             identity: None,
             retry_ms: RETRY_MS_MIN,
+            snapshot_pause_ms: SNAPSHOT_MS_MIN,
+            snapshot_not_before_ms: 0,
+            overflows: 0,
             awake: false,
         }
     }
@@ -63,10 +81,10 @@ impl Outlet {
         self.outbox.require_snapshot();
     }
 
-    /// How often it overflowed.
-    #[must_use]
-    pub fn overflows(&self) -> u64 {
-        self.outbox.overflows()
+    /// How often it overflowed since the last call.
+    pub fn take_overflows(&mut self) -> u64 {
+        let now = self.outbox.overflows();
+        now - std::mem::replace(&mut self.overflows, now)
     }
 
     /// One step: heed the last append's acknowledgement, or append what waits. `loses_ack`: what was
@@ -98,16 +116,11 @@ impl Outlet {
                 return self.pause(rng);
             };
             self.identity = Some(identity);
-            let parts = snapshot().into_iter().map(|part| {
-                let bytes = part.len();
-                (part, bytes)
-            });
-            self.outbox.push_snapshot(parts);
+            self.push_snapshot(snapshot());
         }
-        let Some((ticket, records)) = self.outbox.peek(8, 1 << 20) else {
+        let Some((ticket, records)) = self.peek() else {
             return Next::Idle;
         };
-        let records: Vec<Record> = records.into_iter().cloned().collect();
         match log.append(&records, now_ms) {
             None => self.pause(rng),
             Some(identity) => {
@@ -115,6 +128,72 @@ impl Outlet {
                 Next::After(rng.between(1, 30))
             }
         }
+    }
+
+    /// The same, towards a replica that takes pushed records and answers where it stands.
+    pub fn step_direct(
+        &mut self,
+        receiver: &mut Replica,
+        snapshot: impl FnOnce() -> Vec<Record>,
+        loses_ack: bool,
+        plan: &Plan,
+        rng: &mut Rng,
+        now_ms: u64,
+    ) -> Next {
+        if !receiver.answers_pushes(now_ms) {
+            return self.pause(rng);
+        }
+        if self.outbox.awaits_snapshot() {
+            self.push_snapshot(snapshot());
+        }
+        let Some((ticket, records)) = self.peek() else {
+            return Next::Idle;
+        };
+        let (rejected, position) = receiver.take_pushed(&records, plan, now_ms);
+        if loses_ack {
+            return self.pause(rng);
+        }
+        self.retry_ms = RETRY_MS_MIN;
+        self.outbox.acknowledge(ticket);
+        if rejected > 0 {
+            return self.pause(rng);
+        }
+        let sent = records.last().and_then(|last| progress(last));
+        if let (Some(sent), Some(position)) = (sent, position) {
+            if position.epoch > sent.0 {
+                return Next::Fenced(position.epoch);
+            }
+            let is_behind = (position.epoch, position.last_event_id) < sent;
+            self.heed(!position.whole || is_behind, now_ms);
+        }
+        Next::After(rng.between(1, 30))
+    }
+
+    /// The receiver can go on from what it has, or cannot.
+    fn heed(&mut self, needs_snapshot: bool, now_ms: u64) {
+        if self.outbox.holds_snapshot() || self.outbox.awaits_snapshot() {
+            return; // what is demanded is on its way
+        }
+        if !needs_snapshot {
+            self.snapshot_pause_ms = SNAPSHOT_MS_MIN;
+        } else if now_ms >= self.snapshot_not_before_ms {
+            self.snapshot_not_before_ms = now_ms + self.snapshot_pause_ms;
+            self.snapshot_pause_ms = (2 * self.snapshot_pause_ms).min(SNAPSHOT_MS_MAX);
+            self.outbox.require_snapshot();
+        }
+    }
+
+    fn push_snapshot(&mut self, parts: Vec<Record>) {
+        let parts = parts.into_iter().map(|part| {
+            let bytes = part.len();
+            (part, bytes)
+        });
+        self.outbox.push_snapshot(parts);
+    }
+
+    fn peek(&mut self) -> Option<(Ticket, Vec<Record>)> {
+        let (ticket, records) = self.outbox.peek(8, 1 << 20)?;
+        Some((ticket, records.into_iter().cloned().collect()))
     }
 
     fn pause(&mut self, rng: &mut Rng) -> Next {

@@ -28,6 +28,36 @@ pub enum Without {
     Dedup,
     /// What an older epoch says counts as the current one's.
     Fencing,
+    /// What is missing before an event is passed over.
+    GapCheck,
+    /// A state that was taken while events were applied counts as the effect of all of these.
+    Convergence,
+}
+
+impl Without {
+    /// All rules, by name.
+    pub const ALL: [(&str, Self); 4] = [
+        ("dedup", Self::Dedup),
+        ("fencing", Self::Fencing),
+        ("gap-check", Self::GapCheck),
+        ("convergence", Self::Convergence),
+    ];
+
+    /// The rule of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|&(known, _)| known == name).map(|(_, rule)| rule)
+    }
+}
+
+/// What shows a run again.
+#[must_use]
+pub fn replay_command(seed: u64, without: Option<Without>) -> String {
+    let mut rules = Without::ALL.into_iter();
+    let named = rules.find(|&(_, rule)| Some(rule) == without);
+    let flag = named.map_or(String::new(), |(name, _)| format!(" --without {name}"));
+    format!("cargo run --release -p kvatlas-simulation -- --seed {seed} --trace{flag}")
 }
 
 /// One run.
@@ -59,7 +89,15 @@ pub struct Plan {
     pub read_records: usize,
     /// Between two reads.
     pub read_ms: u64,
-    /// Publishers keep their memory over a crash.
+    /// Publishers push to the replicas, too.
+    pub direct: bool,
+    /// About how long after a state of a replica is kept the next one is; none: it keeps none.
+    pub keep_ms: Option<u64>,
+    /// Of the memory that neighbours take, how much there is for them; none: all that they like.
+    pub room_per_mille: Option<u64>,
+    /// Bytes of the index, when a replica's memory is short.
+    pub memory_bytes_max: usize,
+    /// Publishers have a state directory.
     pub checkpoints: bool,
     /// Of a thousand records read: lost, come again, come late.
     pub drop_per_mille: u64,
@@ -106,6 +144,10 @@ impl Plan {
             log_records: rng.between(5, 400) as usize,
             read_records: rng.between(2, 60) as usize,
             read_ms: rng.between(20, 300),
+            direct: rng.chance(300),
+            keep_ms: rng.chance(600).then(|| rng.between(300, 4_000)),
+            room_per_mille: rng.chance(200).then(|| rng.between(50, 800)),
+            memory_bytes_max: 1 << 30,
             checkpoints: rng.chance(500),
             drop_per_mille: rates[0],
             duplicate_per_mille: rates[1],

@@ -1,9 +1,11 @@
 //! A publisher process: follows one engine through its lives, and answers who lost records.
 
+use std::collections::BTreeSet;
+
 use kvatlas_wire::v1::shutdown::Reason;
 
 use crate::engine::{Cache, Engine};
-use crate::life::Life;
+use crate::life::{Kept, Life};
 use crate::log::Record;
 use crate::outlet::Outlet;
 use crate::plan::Plan;
@@ -14,12 +16,12 @@ use crate::tree::Tree;
 /// How long an engine may be silent before its publisher says that it is gone.
 const ENGINE_GONE_MS: u64 = 1_000;
 
-/// What outlives a process that keeps its memory.
-#[derive(Clone, Copy, Debug)]
+/// What outlives a process that has a state directory.
+#[derive(Clone, Debug)]
 struct Checkpoint {
     generation: u32,
     place: usize,
-    cache: Cache,
+    kept: Kept,
     epoch: u64,
 }
 
@@ -37,20 +39,28 @@ pub enum Answer {
 /// One publisher.
 #[derive(Debug)]
 pub struct Publisher {
-    worker: u64,
+    name: usize,
+    /// For whom it speaks.
+    pub worker: u64,
+    /// Which engine it follows.
+    pub engine: usize,
     /// It runs.
     pub up: bool,
-    /// It has left, and nobody starts it again.
+    /// It has left, or was told of a rival, and nobody starts it again.
     pub left: bool,
-    life: Option<Life>,
+    /// The life that runs.
+    pub life: Option<Life>,
     ended: Option<Life>,
-    /// One per log.
+    /// One per log, and then one per replica if it pushes to these.
     pub outlets: Vec<Outlet>,
     generation: u32,
     place: usize,
+    /// What was known of the engine's cache where it began to follow, and from where on it hears all.
+    base: (Cache, usize),
     engine_seen_ms: u64,
     instance: u64,
     highest_epoch: u64,
+    own_epochs: BTreeSet<u64>,
     skew_ms: i64,
     checkpoint: Option<Checkpoint>,
 }
@@ -58,9 +68,11 @@ pub struct Publisher {
 impl Publisher {
     /// Running; it has heard of nothing.
     #[must_use]
-    pub fn new(worker: u64, plan: &Plan, skew_ms: i64, rng: &mut Rng) -> Self {
+    pub fn new(name: usize, worker: u64, engine: usize, plan: &Plan, rng: &mut Rng) -> Self {
         let mut publisher = Self {
+            name,
             worker,
+            engine,
             up: false,
             left: false,
             life: None,
@@ -68,10 +80,12 @@ impl Publisher {
             outlets: Vec::new(),
             generation: 0,
             place: 0,
+            base: (Cache::default(), 0),
             engine_seen_ms: 0,
             instance: 0,
             highest_epoch: 0,
-            skew_ms,
+            own_epochs: BTreeSet::new(),
+            skew_ms: plan.skew(rng),
             checkpoint: None,
         };
         publisher.start(None, plan, rng);
@@ -84,56 +98,60 @@ impl Publisher {
             self.engine_seen_ms = now_ms;
         } else {
             if self.life.is_some() && now_ms - self.engine_seen_ms > ENGINE_GONE_MS {
-                self.end(Reason::EngineGone, plan, tree);
+                self.end(Reason::EngineGone, plan);
             }
             return;
         }
         if engine.generation != self.generation {
-            self.seal(plan, tree);
+            self.seal(plan);
             let is_restart = self.generation != 0;
-            (self.generation, self.place) = (engine.generation, 0);
-            self.begin(None, plan, tree, now_ms);
+            self.generation = engine.generation;
+            self.begin_at(0, plan, now_ms);
             if is_restart {
-                self.beat(plan, tree); // what the old life held is gone: do not wait to say so
+                self.beat(plan); // what the old life held is gone: do not wait to say so
             }
         } else if self.life.is_none() {
-            self.place = 0;
-            self.begin(None, plan, tree, now_ms);
+            self.begin_at(0, plan, now_ms);
         }
         let told = &engine.stream[self.place.min(engine.stream.len())..];
         self.place = engine.stream.len();
         if let Some(life) = &mut self.life {
-            for &told in told {
-                life.hear(told, tree);
+            for message in told {
+                life.hear(message, tree);
             }
         }
-        self.seal(plan, tree);
-        if let Some(life) = self.life.as_ref().filter(|_| plan.checkpoints) {
-            self.checkpoint = Some(Checkpoint {
-                generation: self.generation,
-                place: self.place,
-                cache: life.cache,
-                epoch: life.speaker.epoch,
-            });
-        }
+        self.seal(plan);
     }
 
     /// Say that it lives.
-    pub fn beat(&mut self, plan: &Plan, tree: &Tree) {
-        self.seal(plan, tree);
+    pub fn beat(&mut self, plan: &Plan) {
+        self.seal(plan);
         if let Some(life) = &self.life {
-            let record = life.heartbeat(tree);
+            let record = life.heartbeat();
             for outlet in &mut self.outlets {
                 outlet.push_heartbeat(&record);
             }
         }
     }
 
+    /// Keep what a later process may go on with.
+    pub fn keep(&mut self, plan: &Plan) {
+        self.seal(plan);
+        if let Some(life) = self.life.as_ref().filter(|_| plan.checkpoints) {
+            self.checkpoint = Some(Checkpoint {
+                generation: self.generation,
+                place: self.place,
+                kept: life.keep(),
+                epoch: life.speaker.epoch,
+            });
+        }
+    }
+
     /// It leaves in order; its last words are queued.
-    pub fn leave(&mut self, plan: &Plan, tree: &Tree) {
+    pub fn leave(&mut self, plan: &Plan) {
         self.left = true;
         if self.life.is_some() {
-            self.end(Reason::PublisherLeaving, plan, tree);
+            self.end(Reason::PublisherLeaving, plan);
         }
     }
 
@@ -144,52 +162,73 @@ impl Publisher {
         self.outlets.clear();
     }
 
+    /// A receiver has told it that its worker is in this epoch; true: that is a rival's, and it exits.
+    pub fn is_fenced_by(&mut self, epoch: u64) -> bool {
+        let is_rival = !self.own_epochs.contains(&epoch);
+        if is_rival {
+            self.left = true;
+            self.crash();
+        }
+        is_rival
+    }
+
     /// It starts. With memory, it goes on from its checkpoint; without, from the beginning of the engine's
     /// stream, or, if `lost` says where the engine's own history begins by now, from there.
     pub fn start(&mut self, lost: Option<(u32, usize)>, plan: &Plan, rng: &mut Rng) {
         self.up = true;
         self.instance = rng.any();
-        let outlet = |_| Outlet::new(plan.outbox_records);
-        self.outlets = (0..plan.logs).map(outlet).collect();
+        self.own_epochs.clear();
+        let to_logs = (0..plan.logs).map(|_| None);
+        let to_replicas = (0..plan.replicas).filter(|_| plan.direct).map(Some);
+        let outlets = to_logs.chain(to_replicas);
+        self.outlets = outlets
+            .map(|replica| Outlet::new(plan.outbox_records, replica))
+            .collect();
         (self.generation, self.place) = (0, 0);
-        if let Some(checkpoint) = self.checkpoint {
+        self.base = (Cache::default(), 0);
+        if let Some(checkpoint) = &self.checkpoint {
             self.highest_epoch = checkpoint.epoch;
         }
         if let Some((generation, place)) = lost {
             (self.generation, self.place) = (generation, place);
+            self.base = (Cache::default(), place);
             self.checkpoint = None;
         }
     }
 
-    /// Begin the life that a started process has before it hears of anything. What it remembers of its
-    /// engine, and from which place of the engine's stream it goes on.
-    pub fn resume(
-        &mut self,
-        engine: &Engine,
-        plan: &Plan,
-        tree: &Tree,
-        now_ms: u64,
-    ) -> (Cache, usize) {
+    /// Begin the life that a started process has before it hears of anything, if it can know by
+    /// itself that the engine is the one that it remembers. True: it goes on from its checkpoint.
+    pub fn resume(&mut self, engine: &Engine, plan: &Plan, now_ms: u64) -> bool {
         if !engine.up {
-            return (Cache::default(), 0);
+            (self.generation, self.place) = (0, 0);
+            self.base = (Cache::default(), 0);
+            return false;
         }
-        let checkpoint = self
-            .checkpoint
-            .filter(|kept| kept.generation == engine.generation);
-        if let Some(kept) = checkpoint {
-            (self.generation, self.place) = (kept.generation, kept.place);
-            self.begin(Some(kept.cache), plan, tree, now_ms);
-            return (kept.cache, kept.place);
+        let checkpoint = self.checkpoint.take();
+        let is_of_this = |kept: &Checkpoint| kept.generation == engine.generation;
+        if let Some(found) = checkpoint.filter(is_of_this) {
+            (self.generation, self.place) = (found.generation, found.place);
+            self.base = (found.kept.heard, found.place);
+            self.begin(Some(&found.kept), plan, now_ms);
+            self.checkpoint = Some(found);
+            return true;
         }
         if self.generation == engine.generation {
-            self.begin(None, plan, tree, now_ms);
+            self.begin(None, plan, now_ms);
         }
-        (Cache::default(), self.place)
+        false
+    }
+
+    /// What this process can know of its engine's cache once it has heard all that was told.
+    #[must_use]
+    pub fn knowable(&self, engine: &Engine, tree: &Tree) -> Cache {
+        let (kept, place) = self.base;
+        engine.known_from(kept, place, tree)
     }
 
     /// As `Replay` answers.
-    pub fn replay(&mut self, epoch: u64, from: u64, plan: &Plan, tree: &Tree) -> Answer {
-        self.seal(plan, tree);
+    pub fn replay(&mut self, epoch: u64, from: u64, plan: &Plan) -> Answer {
+        self.seal(plan);
         match &self.life {
             None => Answer::Unreachable,
             Some(life) if life.speaker.epoch != epoch => Answer::Declined,
@@ -198,17 +237,17 @@ impl Publisher {
     }
 
     /// As `Snapshot` answers.
-    pub fn snapshot(&mut self, plan: &Plan, tree: &Tree) -> Answer {
-        self.seal(plan, tree);
-        let records = |life: &Life| Answer::Records(life.snapshot(plan.part_hashes, tree));
+    pub fn snapshot(&mut self, plan: &Plan) -> Answer {
+        self.seal(plan);
+        let records = |life: &Life| Answer::Records(life.snapshot(plan.part_hashes));
         self.life.as_ref().map_or(Answer::Unreachable, records)
     }
 
     /// For a delivery: of this moment, of the life that runs or ran last.
     #[must_use]
-    pub fn snapshot_of_this_moment(&self, plan: &Plan, tree: &Tree) -> Vec<Record> {
+    pub fn snapshot_of_this_moment(&self, plan: &Plan) -> Vec<Record> {
         let life = self.life.as_ref().or(self.ended.as_ref());
-        life.map_or_else(Vec::new, |life| life.snapshot(plan.part_hashes, tree))
+        life.map_or_else(Vec::new, |life| life.snapshot(plan.part_hashes))
     }
 
     /// The epoch that runs.
@@ -217,23 +256,37 @@ impl Publisher {
         self.life.as_ref().map(|life| life.speaker.epoch)
     }
 
+    /// The highest epoch that it has opened.
+    #[must_use]
+    pub fn highest_epoch(&self) -> u64 {
+        self.highest_epoch
+    }
+
     /// Seal and queue what waits.
-    pub fn seal(&mut self, plan: &Plan, tree: &Tree) {
+    pub fn seal(&mut self, plan: &Plan) {
         let Some(life) = &mut self.life else { return };
-        for record in life.seal(plan.batch_events, tree) {
+        for record in life.seal(plan.batch_events) {
             for outlet in &mut self.outlets {
                 outlet.push(&record);
             }
         }
     }
 
-    fn begin(&mut self, kept: Option<Cache>, plan: &Plan, tree: &Tree, now_ms: u64) {
+    fn begin_at(&mut self, place: usize, plan: &Plan, now_ms: u64) {
+        self.place = place;
+        self.base = (Cache::default(), place);
+        self.begin(None, plan, now_ms);
+    }
+
+    fn begin(&mut self, kept: Option<&Kept>, plan: &Plan, now_ms: u64) {
         let clock_us = now_ms.saturating_add_signed(self.skew_ms) * 1_000;
         self.highest_epoch = clock_us.max(self.highest_epoch + 1);
+        self.own_epochs.insert(self.highest_epoch);
         let speaker = Speaker {
             worker: self.worker,
             epoch: self.highest_epoch,
             instance: self.instance,
+            name: self.name,
         };
         if kept.is_some() {
             for outlet in &mut self.outlets {
@@ -242,11 +295,11 @@ impl Publisher {
         }
         self.engine_seen_ms = now_ms;
         self.ended = None;
-        self.life = Some(Life::begin(speaker, kept, plan.replay_records, tree));
+        self.life = Some(Life::begin(speaker, kept, plan.replay_records));
     }
 
-    fn end(&mut self, reason: Reason, plan: &Plan, tree: &Tree) {
-        self.seal(plan, tree);
+    fn end(&mut self, reason: Reason, plan: &Plan) {
+        self.seal(plan);
         let Some(mut life) = self.life.take() else {
             return;
         };

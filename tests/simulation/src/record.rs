@@ -1,11 +1,10 @@
 //! The records of a life, encoded as publishers encode them.
 
+use kvatlas_mirror::{Kind, Mirror, Operation, TIERS, TierDigest};
 use kvatlas_wire::{frame, v1};
 use prost::Message as _;
 
-use crate::engine::TIERS;
 use crate::log::Record;
-use crate::tree::{Set, Tree, blocks};
 
 /// The cell's terms.
 pub const CELL: &str = "simulated";
@@ -13,17 +12,7 @@ pub const CELL: &str = "simulated";
 pub const MODEL: &str = "model";
 /// Tokens per block.
 pub const BLOCK_SIZE: u32 = 16;
-
-/// One change of the published set: these blocks, in this order, came to a tier or left it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Change {
-    /// Head first.
-    Store(usize, Vec<usize>),
-    /// Tail first.
-    Remove(usize, Vec<usize>),
-    /// Everywhere.
-    Clear,
-}
+const RPC: &str = "publisher-";
 
 /// Who speaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,10 +23,14 @@ pub struct Speaker {
     pub epoch: u64,
     /// Of this process.
     pub instance: u64,
+    /// Where this process answers: its number among the publishers.
+    pub name: usize,
 }
 
 impl Speaker {
-    fn batch(self) -> v1::Batch {
+    /// A batch of this speaker, with nothing in it.
+    #[must_use]
+    pub fn batch(self) -> v1::Batch {
         let header = v1::Header {
             worker: Some(v1::Worker {
                 worker_id: self.worker,
@@ -57,12 +50,15 @@ impl Speaker {
         }
     }
 
-    /// Numbered events.
+    /// Numbered events: operations of the mirror, each with its hashes.
     #[must_use]
-    pub fn events(self, first: u64, changes: &[Change], tree: &Tree) -> Record {
+    pub fn events(self, first: u64, said: &[(Operation, &[u64])]) -> Record {
+        let events = said
+            .iter()
+            .map(|&(operation, hashes)| event(operation, hashes));
         seal(&v1::Batch {
             first_event_id: first,
-            events: changes.iter().map(|change| event(change, tree)).collect(),
+            events: events.collect(),
             ..self.batch()
         })
     }
@@ -82,18 +78,15 @@ impl Speaker {
 
     /// The whole set, in parts of at most so many hashes.
     #[must_use]
-    pub fn snapshot(
-        self,
-        as_of: u64,
-        sets: [Set; TIERS],
-        part_hashes: usize,
-        tree: &Tree,
-    ) -> Vec<Record> {
+    pub fn snapshot(self, as_of: u64, mirror: &Mirror, part_hashes: usize) -> Vec<Record> {
         let mut cuts: Vec<(usize, Vec<u64>)> = Vec::new();
-        for (tier, &set) in sets.iter().enumerate() {
-            let hashes: Vec<u64> = blocks(set).map(|block| tree.hashes[block]).collect();
-            cuts.extend(hashes.chunks(part_hashes).map(|cut| (tier, cut.to_vec())));
+        for (place, tier) in TIERS.into_iter().enumerate() {
+            let mut hashes = mirror.snapshot(tier);
+            hashes.sort_unstable();
+            cuts.extend(hashes.chunks(part_hashes).map(|cut| (place, cut.to_vec())));
         }
+        let held = digests(mirror.digests());
+        let held: Vec<_> = held.into_iter().filter(|tier| tier.blocks > 0).collect();
         if cuts.is_empty() {
             cuts.push((0, Vec::new()));
         }
@@ -105,7 +98,7 @@ impl Speaker {
                 parts,
                 tier: number(tier),
                 sequence_hashes,
-                digests: digests(sets, tree),
+                digests: held.clone(),
             };
             seal(&v1::Batch {
                 snapshot: Some(snapshot),
@@ -117,11 +110,11 @@ impl Speaker {
 
     /// The publisher lives.
     #[must_use]
-    pub fn heartbeat(self, last_event_id: u64, sets: [Set; TIERS], tree: &Tree) -> Record {
+    pub fn heartbeat(self, last_event_id: u64, mirror: &Mirror) -> Record {
         let heartbeat = v1::Heartbeat {
             last_event_id,
-            digests: digests(sets, tree),
-            publisher_rpc: format!("publisher-{}", self.worker),
+            digests: digests(mirror.digests()),
+            publisher_rpc: format!("{RPC}{}", self.name),
             ..v1::Heartbeat::default()
         };
         seal(&v1::Batch {
@@ -131,42 +124,65 @@ impl Speaker {
     }
 }
 
-/// What an indexer must find of a set.
+/// Which publisher answers at this address.
 #[must_use]
-pub fn digests(sets: [Set; TIERS], tree: &Tree) -> Vec<v1::TierDigest> {
-    let digest = |(tier, &set): (usize, &Set)| v1::TierDigest {
-        tier: number(tier),
-        blocks: u64::from(set.count_ones()),
-        digest: blocks(set).fold(0, |xor, block| xor ^ tree.hashes[block]),
+pub fn publisher_at(rpc: &str) -> Option<usize> {
+    rpc.strip_prefix(RPC)?.parse().ok()
+}
+
+/// As heartbeats name them: the device's always, so that an emptied cache says that it is empty, and
+/// those of other tiers that hold anything.
+#[must_use]
+pub fn digests(published: [TierDigest; TIERS.len()]) -> Vec<v1::TierDigest> {
+    let named = published.iter().enumerate();
+    named
+        .filter(|&(place, digest)| place == 0 || digest.blocks > 0)
+        .map(|(place, digest)| v1::TierDigest {
+            tier: number(place),
+            blocks: digest.blocks,
+            digest: digest.digest,
+        })
+        .collect()
+}
+
+/// How far a receiver is that has applied everything up to this record: of its worker, the epoch and
+/// the last event. `None` for a snapshot's part that is not its last, and for what is no record.
+#[must_use]
+pub fn progress(record: &[u8]) -> Option<(u64, u64)> {
+    let batch = v1::Batch::decode(frame::open(record).ok()?).ok()?;
+    let last = match (&batch.snapshot, &batch.heartbeat) {
+        (Some(snapshot), _) if snapshot.part + 1 < snapshot.parts => return None,
+        (Some(snapshot), _) => snapshot.as_of_event_id,
+        (None, Some(heartbeat)) => heartbeat.last_event_id,
+        (None, None) => batch.first_event_id + batch.events.len() as u64 - 1,
     };
-    let named = sets.iter().enumerate().map(digest);
-    named.filter(|digest| digest.blocks > 0).collect()
+    Some((batch.header?.epoch, last))
+}
+
+/// A batch, sealed.
+#[must_use]
+pub fn seal(batch: &v1::Batch) -> Record {
+    frame::seal(&batch.encode_to_vec()).into()
 }
 
 fn number(tier: usize) -> i32 {
     tier as i32 + 1
 }
 
-fn seal(batch: &v1::Batch) -> Record {
-    frame::seal(&batch.encode_to_vec()).into()
-}
-
-fn event(change: &Change, tree: &Tree) -> v1::Event {
-    let hashes = |blocks: &[usize]| blocks.iter().map(|&block| tree.hashes[block]).collect();
-    let kind = match change {
-        Change::Store(tier, stored) => v1::event::Kind::Store(v1::Store {
-            parent_sequence_hash: stored
-                .first()
-                .and_then(|&block| tree.parent(block))
-                .map(|parent| tree.hashes[parent]),
-            sequence_hashes: hashes(stored),
-            tier: number(*tier),
+fn event(operation: Operation, hashes: &[u64]) -> v1::Event {
+    let tier = operation.tier.map(|tier| number(tier as usize));
+    let sequence_hashes = hashes.to_vec();
+    let kind = match operation.kind {
+        Kind::Store(parent) => v1::event::Kind::Store(v1::Store {
+            parent_sequence_hash: parent,
+            sequence_hashes,
+            tier: tier.unwrap_or_default(),
         }),
-        Change::Remove(tier, removed) => v1::event::Kind::Remove(v1::Remove {
-            sequence_hashes: hashes(removed),
-            tier: number(*tier),
+        Kind::Remove => v1::event::Kind::Remove(v1::Remove {
+            sequence_hashes,
+            tier: tier.unwrap_or_default(),
         }),
-        Change::Clear => v1::event::Kind::Clear(v1::Clear { tier: None }),
+        Kind::Clear => v1::event::Kind::Clear(v1::Clear { tier }),
     };
     v1::Event { kind: Some(kind) }
 }

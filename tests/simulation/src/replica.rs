@@ -1,20 +1,27 @@
 //! An indexer process: the real cell over the real index, what reaches it of the logs, and whether it
 //! would answer.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
-use kvatlas_cell::{Cell, CellConfig};
+use kvatlas_cell::restore::{Restore, RestoreError};
+use kvatlas_cell::{Applied, Cell, CellConfig};
 use kvatlas_events::sequencer::Limits;
 use kvatlas_index::{FindOptions, Matches, Query};
+use kvatlas_wire::v1;
 
+use crate::keeping::{Disk, State};
 use crate::log::{Log, Place, Record};
-use crate::plan::{HOLD_BACK_MS, LEASE_MS, Plan, RECOVER_MS};
+use crate::neighbours;
+use crate::plan::{HOLD_BACK_MS, LEASE_MS, Plan, RECOVER_MS, START_MS, Without};
 use crate::record::{BLOCK_SIZE, CELL, MODEL};
 use crate::recovery::Recovery;
 use crate::rng::Rng;
+use crate::tally::Tally;
 use crate::tamper::Tamper;
 
 const TRANSPORTS: [&str; 2] = ["redis", "kafka"];
+const DIRECT: &str = "grpc";
 const CAUGHT_UP_WITHIN_MS: u64 = RECOVER_MS;
 /// How many moments of its own clock a replica remembers.
 const MOMENTS_MAX: usize = 256;
@@ -42,7 +49,11 @@ struct Late {
 /// One replica.
 pub struct Replica {
     /// The state machine under test.
-    pub cell: Cell,
+    pub cell: Arc<Cell>,
+    /// What outlives its process.
+    pub disk: Disk,
+    /// Until when publishers do not reach it.
+    pub cut_off_until_ms: u64,
     /// It runs.
     pub up: bool,
     /// Its recoveries.
@@ -53,6 +64,8 @@ pub struct Replica {
     tamper: Tamper,
     caught_up_ms: Option<u64>,
     ready: bool,
+    /// Workers that went for lack of memory and have not come back.
+    put_out: BTreeSet<u64>,
     /// Real time against the time in which it read the head of a log.
     moments: VecDeque<(u64, u64)>,
     matches: Matches,
@@ -62,8 +75,17 @@ impl Replica {
     /// A process that has just started: it knows nothing and reads from the beginning.
     #[must_use]
     pub fn start(plan: &Plan, skew_ms: i64) -> Self {
+        let cell = Cell::new(config(plan.memory_bytes_max));
+        for transport in &TRANSPORTS[..plan.logs] {
+            cell.set_log_status(transport, false, 0, 0);
+        }
+        if plan.direct {
+            cell.set_log_status(DIRECT, true, 0, 0);
+        }
         Self {
-            cell: Cell::new(config()),
+            cell: Arc::new(cell),
+            disk: Disk::default(),
+            cut_off_until_ms: 0,
             up: true,
             recovery: Recovery::default(),
             skew_ms,
@@ -72,6 +94,7 @@ impl Replica {
             tamper: Tamper::default(),
             caught_up_ms: None,
             ready: false,
+            put_out: BTreeSet::new(),
             moments: VecDeque::new(),
             matches: Matches::default(),
         }
@@ -95,7 +118,80 @@ impl Replica {
         self.up && self.readings.iter().all(|reading| reading.caught_up)
     }
 
+    /// Begin with a kept state instead of nothing; before the first record. `cut`: only a part of it
+    /// arrives.
+    ///
+    /// # Errors
+    /// If the cell refuses it.
+    pub fn restore(
+        &mut self,
+        state: &State,
+        cut: bool,
+        plan: &Plan,
+        now_ms: u64,
+    ) -> Result<(), RestoreError> {
+        let mut restore = Restore::new(Arc::clone(&self.cell));
+        for slice in &state.slices {
+            if cut {
+                restore.feed(slice[..slice.len() / 2].to_vec())?;
+                break;
+            }
+            restore.feed(slice.clone())?;
+        }
+        let restored = restore.finish(self.clock(now_ms))?;
+        for (reading, transport) in self.readings.iter_mut().zip(TRANSPORTS) {
+            let position = restored.positions.get(transport);
+            let place = position.and_then(|(identity, entry)| Place::read(identity, entry));
+            reading.place = place.unwrap_or_default();
+        }
+        if plan.without == Some(Without::Convergence) {
+            self.tamper.claim(state.moved.clone());
+        }
+        Ok(())
+    }
+
+    /// Whether a publisher reaches it.
+    #[must_use]
+    pub fn answers_pushes(&self, now_ms: u64) -> bool {
+        self.up && now_ms >= self.cut_off_until_ms
+    }
+
+    /// Records that a publisher pushes: how many of them were refused, and where their worker is by now.
+    pub fn take_pushed(
+        &mut self,
+        records: &[Record],
+        plan: &Plan,
+        now_ms: u64,
+    ) -> (u64, Option<v1::WorkerPosition>) {
+        let (mut rejected, mut workers) = (0, BTreeSet::new());
+        let appended_ms = self.clock(now_ms);
+        for record in records {
+            let applied = self.apply(record, DIRECT, appended_ms, plan, now_ms);
+            rejected += applied.rejected;
+            workers.extend(applied.workers);
+        }
+        (rejected, self.cell.positions(&workers).pop())
+    }
+
+    /// What it lists of a worker.
+    #[must_use]
+    pub fn info(&self, worker: u64) -> Option<v1::WorkerInfo> {
+        let listed = self.cell.status().workers.into_iter();
+        let mut infos = listed.filter_map(|status| status.info);
+        infos.find(|info| info.worker.is_some_and(|key| key.worker_id == worker))
+    }
+
+    /// Digests that were found to differ. Whatever is lost, repeated or late, none may ever be: a set
+    /// that is whole is exactly what was said.
+    #[must_use]
+    pub fn digests_mismatched(&self) -> u64 {
+        let mut counters = self.cell.counters.read();
+        let found = counters.find(|&(name, _)| name == "digests_mismatched");
+        found.map_or(0, |(_, count)| count)
+    }
+
     /// Read some of a log. What is read is lost, repeated and delayed while `faulty`.
+    #[allow(clippy::too_many_arguments)] // all of it is the world's, and none of it belongs together
     pub fn read(
         &mut self,
         place: usize,
@@ -103,6 +199,7 @@ impl Replica {
         plan: &Plan,
         faulty: bool,
         rng: &mut Rng,
+        tally: &mut Tally,
         now_ms: u64,
     ) {
         let reading = &mut self.readings[place];
@@ -114,12 +211,17 @@ impl Replica {
             return;
         };
         let goal = *reading.goal.get_or_insert(log.head());
+        if slice.trimmed {
+            tally.add("log trimmed past a reader");
+        }
         reading.place = slice.place;
+        let (identity, entry) = slice.place.said();
         reading.at_head = slice.at_head;
         reading.caught_up |= log.has_passed(slice.place, goal);
         for (record, appended_ms) in slice.records {
             let rate = |rng: &mut Rng, per_mille| faulty && rng.chance(per_mille);
             if rate(rng, plan.drop_per_mille) {
+                tally.add("record lost");
                 continue;
             }
             let repeated = rate(rng, plan.duplicate_per_mille);
@@ -131,15 +233,19 @@ impl Replica {
                 appended_ms,
             };
             if repeated {
+                tally.add("record repeated");
                 self.late.push(late(rng));
             }
             if delayed {
+                tally.add("record delayed");
                 self.late.push(late(rng));
             } else {
                 self.apply(&record, TRANSPORTS[place], appended_ms, plan, now_ms);
             }
         }
         self.cell.set_log_status(TRANSPORTS[place], true, 0, 0);
+        self.cell
+            .set_log_position(TRANSPORTS[place], &identity, &entry);
     }
 
     /// What was delayed so long arrives.
@@ -162,10 +268,27 @@ impl Replica {
     }
 
     /// Time passes.
-    pub fn tick(&mut self, passed_ms: u64, now_ms: u64) {
-        let alive = self.readings.iter().any(|reading| reading.answers);
+    pub fn tick(&mut self, passed_ms: u64, plan: &Plan, tally: &mut Tally, now_ms: u64) {
+        let alive = plan.direct || self.readings.iter().any(|reading| reading.answers);
         self.cell.tick(self.clock(now_ms), alive);
-        drop(self.cell.take_notices());
+        for notice in self.cell.take_notices() {
+            let worker = notice
+                .strip_prefix("worker ")
+                .and_then(|rest| rest.split_once("/0 is over budget"))
+                .and_then(|(worker, _)| worker.parse().ok());
+            if let Some(worker) = worker.filter(|&worker: &u64| worker < neighbours::FIRST) {
+                tally.add("worker put out for lack of memory");
+                self.put_out.insert(worker);
+            }
+        }
+        for worker in std::mem::take(&mut self.put_out) {
+            let info = self.info(worker);
+            if info.is_some_and(|info| info.state == i32::from(v1::WorkerState::Live)) {
+                tally.add("worker let in again");
+            } else {
+                self.put_out.insert(worker);
+            }
+        }
         let last = self.moments.back().map_or(0, |&(_, read)| read);
         let at_head = self.readings.iter().all(|reading| reading.at_head);
         let read_ms = last + if at_head { passed_ms } else { 0 };
@@ -209,7 +332,7 @@ impl Replica {
         appended_ms: u64,
         plan: &Plan,
         now_ms: u64,
-    ) {
+    ) -> Applied {
         let tampered;
         let record = match plan.without {
             Some(without) => {
@@ -220,7 +343,7 @@ impl Replica {
         };
         let now_ms = self.clock(now_ms);
         self.cell
-            .apply([(&record[..], appended_ms)], transport, now_ms);
+            .apply([(&record[..], appended_ms)], transport, now_ms)
     }
 
     fn clock(&self, now_ms: u64) -> u64 {
@@ -228,7 +351,27 @@ impl Replica {
     }
 }
 
-fn config() -> CellConfig {
+/// Bytes that an index with so many blocks takes, as they count towards its budget.
+#[must_use]
+pub fn index_bytes(blocks: u64) -> usize {
+    let cell = Cell::new(config(1 << 30));
+    for record in neighbours::weights(blocks) {
+        cell.apply([(&record[..], START_MS)], DIRECT, START_MS);
+    }
+    bytes_of(&cell)
+}
+
+/// Bytes that its index takes, as they count towards its budget.
+#[must_use]
+pub fn bytes_of(cell: &Cell) -> usize {
+    let gauges = cell.gauges();
+    let parts = ["tables", "bitmaps", "fixed"];
+    let bytes = parts.map(|part| gauges.get(&format!("index_bytes{{part=\"{part}\"}}")));
+    let bytes: u64 = bytes.into_iter().flatten().sum();
+    bytes as usize * 7 / 6
+}
+
+fn config(memory_bytes_max: usize) -> CellConfig {
     CellConfig {
         cell: CELL.to_owned(),
         model: MODEL.to_owned(),
@@ -244,6 +387,6 @@ fn config() -> CellConfig {
             snapshot_parts: 64,
             snapshot_hashes: 1_024,
         },
-        memory_bytes_max: 1 << 30,
+        memory_bytes_max,
     }
 }

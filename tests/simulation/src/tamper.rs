@@ -10,14 +10,27 @@ use prost::Message as _;
 
 use crate::log::Record;
 use crate::plan::Without;
+use crate::record::seal;
+
+/// A hash that no block has, as far as a run can tell.
+const NOBODYS_HASH: u64 = 0x0bad_0bad_0bad_0bad;
 
 /// Rewrites records on their way into one cell.
 #[derive(Debug, Default)]
 pub struct Tamper {
     instances: BTreeMap<u64, u64>,
+    /// By worker, of a restored state: its epoch, and the events after the first that the second says
+    /// were applied while it was taken.
+    claims: BTreeMap<u64, (u64, u64, u64)>,
 }
 
 impl Tamper {
+    /// The cell was restored from a state that was taken while events were applied; it takes what it
+    /// got for the effect of all of them.
+    pub fn claim(&mut self, moved: BTreeMap<u64, (u64, u64, u64)>) {
+        self.claims = moved;
+    }
+
     /// The record as a cell without the rule would take it.
     pub fn rewrite(&mut self, record: &Record, cell: &Cell, without: Without) -> Record {
         let Some(mut batch) = frame::open(record)
@@ -39,18 +52,51 @@ impl Tamper {
             return record.clone();
         };
         let is_current = header.epoch == position.epoch;
-        let is_repeated =
-            !batch.events.is_empty() && batch.first_event_id <= position.last_event_id;
+        let applied = position.last_event_id;
+        let has_events = !batch.events.is_empty();
         match without {
-            Without::Dedup if is_current && is_repeated => {
-                batch.first_event_id = position.last_event_id + 1;
+            Without::Dedup if is_current && has_events && batch.first_event_id <= applied => {
+                batch.first_event_id = applied + 1;
             }
             Without::Fencing if header.epoch < position.epoch => {
                 header.epoch = position.epoch;
                 header.instance_id = self.instances.get(&position.epoch).copied().unwrap_or(0);
             }
+            Without::GapCheck if is_current => close_gap(&mut batch, applied),
+            Without::Convergence => {
+                let claimed = self.claims.get(&worker_id);
+                let claimed = claimed.filter(|&&(epoch, ..)| epoch == header.epoch);
+                if let Some(&(_, from, to)) = claimed {
+                    skip_claimed(&mut batch, from, to);
+                }
+            }
             _ => return record.clone(),
         }
-        frame::seal(&batch.encode_to_vec()).into()
+        seal(&batch)
+    }
+}
+
+/// What is missing before it is passed over, and nobody is told how much there should be.
+fn close_gap(batch: &mut v1::Batch, applied: u64) {
+    if !batch.events.is_empty() {
+        batch.first_event_id = batch.first_event_id.min(applied + 1);
+    }
+    if let Some(heartbeat) = &mut batch.heartbeat
+        && heartbeat.last_event_id > applied
+    {
+        heartbeat.last_event_id = applied;
+        heartbeat.digests.clear();
+    }
+}
+
+/// These events change nothing: the set is taken to be their effect already.
+fn skip_claimed(batch: &mut v1::Batch, from: u64, to: u64) {
+    for (event, id) in batch.events.iter_mut().zip(batch.first_event_id..) {
+        if from < id && id <= to {
+            event.kind = Some(v1::event::Kind::Remove(v1::Remove {
+                sequence_hashes: vec![NOBODYS_HASH],
+                tier: v1::Tier::Device.into(),
+            }));
+        }
     }
 }

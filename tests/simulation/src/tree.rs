@@ -1,7 +1,8 @@
 //! The prompts of a run: a tree of at most 64 blocks, so that any set of blocks is one word.
 
-use kvatlas_hashing::sequence_step;
+use kvatlas_hashing::{chunk_hash, seed, sequence_step};
 
+use crate::record::BLOCK_SIZE;
 use crate::rng::Rng;
 
 /// A set of blocks, one bit each.
@@ -11,6 +12,8 @@ pub type Set = u64;
 #[derive(Debug)]
 pub struct Tree {
     parents: Vec<Option<usize>>,
+    /// Tokens by block.
+    pub tokens: Vec<[u32; BLOCK_SIZE as usize]>,
     /// Sequence hash by block.
     pub hashes: Vec<u64>,
     /// Number of blocks before it.
@@ -24,6 +27,7 @@ impl Tree {
         let count = rng.between(6, 48) as usize;
         let mut tree = Self {
             parents: Vec::new(),
+            tokens: Vec::new(),
             hashes: Vec::new(),
             depths: Vec::new(),
         };
@@ -33,10 +37,12 @@ impl Tree {
                 1 | 2 if block > 0 => Some(rng.below(block)),
                 _ => block.checked_sub(1),
             };
-            let chunk = rng.any();
+            let tokens = std::array::from_fn(|_| rng.any() as u32);
+            let chunk = chunk_hash(&tokens, seed(None, None), &[]);
             let hash = parent.map_or(chunk, |parent| sequence_step(tree.hashes[parent], chunk));
             let depth = parent.map_or(0, |parent| tree.depths[parent] + 1);
             tree.parents.push(parent);
+            tree.tokens.push(tokens);
             tree.hashes.push(hash);
             tree.depths.push(depth);
         }

@@ -4,89 +4,139 @@ use crate::plan::START_MS;
 use crate::replica::Replica;
 use crate::world::{Happening, World};
 
+/// Publishers that come beside the ones that were there first.
+const RIVALS_MAX: usize = 2;
+
 impl World<'_> {
     /// One of the larger faults, and when the next one comes.
     pub(crate) fn fail(&mut self) {
         if !self.is_busy() {
             return;
         }
-        self.report.faults += 1;
-        let worker = self.rng.below(self.plan.workers);
+        let name = self.rng.below(self.publishers.len());
+        let engine = self.rng.below(self.engines.len());
         let replica = self.rng.below(self.plan.replicas);
         let log = self.rng.below(self.plan.logs);
         let ms = self.rng.between(1, 6_000).min(self.left_ms());
-        match self.rng.below(13) {
-            0 | 1 => self.crash_publisher(worker, ms),
-            2 => self.stop_engine(worker, ms),
-            3 => self.restart_engine(worker),
-            4 | 5 => self.crash_replica(replica, ms),
-            6 | 7 => {
-                self.tell(|| format!("log {log} does not answer for {ms} ms"));
+        match self.rng.below(16) {
+            0 | 1 => self.crash_publisher(name, ms),
+            2 => self.stop_engine(engine, ms),
+            3 => self.restart_engine(engine),
+            4..=6 => self.end_replica(replica, ms),
+            7 | 8 => {
+                self.note("log does not answer", || format!("log {log}, for {ms} ms"));
                 self.logs[log].down_until_ms = self.now_ms + ms;
             }
-            8 | 9 => {
+            9 | 10 => {
                 let records = self.rng.between(1, 40) as usize;
-                self.tell(|| format!("log {log} loses its newest {records} records"));
+                self.note("log loses its newest records", || {
+                    format!("log {log}, {records}")
+                });
                 self.logs[log].lose_tail(records);
             }
-            10 => {
-                self.tell(|| format!("log {log} loses everything"));
+            11 => {
+                self.note("log loses everything", || format!("log {log}"));
                 self.logs[log].lose_all();
             }
-            11 if self.rng.chance(300) => {
-                self.tell(|| format!("publisher {worker} leaves"));
-                if self.publishers[worker].up && !self.publishers[worker].left {
-                    self.publishers[worker].leave(&self.plan, &self.tree);
-                }
+            12 if self.plan.direct => {
+                self.note("replica not reached by publishers", || {
+                    format!("replica {replica}, for {ms} ms")
+                });
+                self.replicas[replica].cut_off_until_ms = self.now_ms + ms;
             }
-            _ if self.rng.chance(300) => {
-                self.tell(|| format!("publisher {worker} is killed for good"));
-                self.publishers[worker].crash();
+            13 if self.plan.room_per_mille.is_some() => {
+                self.note("memory taken by others", || format!("replica {replica}"));
+                self.bring_neighbours(replica);
             }
+            14 if self.publishers.len() < self.plan.workers + RIVALS_MAX => {
+                let worker = self.rng.below(self.plan.workers) as u64;
+                self.note("rival publisher", || format!("worker {worker}"));
+                self.start_rival(worker);
+            }
+            15 => self.end_for_good(name),
             _ => {}
         }
         let pause_ms = self.rng.between(1, 2 * self.plan.fault_ms.min(1 << 40));
         self.after(pause_ms, Happening::Fault);
     }
 
+    /// Count a fault, and tell of it.
+    fn note(&mut self, what: &'static str, of: impl FnOnce() -> String) {
+        self.report.tally.add(what);
+        self.tell(|| format!("{what}: {}", of()));
+    }
+
+    fn end_for_good(&mut self, name: usize) {
+        let publisher = &mut self.publishers[name];
+        if !publisher.up || publisher.left {
+            return;
+        }
+        if self.rng.chance(300) {
+            publisher.leave(&self.plan);
+            self.note("publisher leaves", || format!("publisher {name}"));
+        } else if self.rng.chance(300) {
+            publisher.crash();
+            self.note("publisher killed for good", || format!("publisher {name}"));
+        }
+    }
+
     fn left_ms(&self) -> u64 {
         (START_MS + self.plan.busy_ms).saturating_sub(self.now_ms)
     }
 
-    fn crash_publisher(&mut self, worker: usize, ms: u64) {
-        let publisher = &mut self.publishers[worker];
+    fn crash_publisher(&mut self, name: usize, ms: u64) {
+        let publisher = &mut self.publishers[name];
         if publisher.up && !publisher.left {
             publisher.crash();
-            self.tell(|| format!("publisher {worker} is killed for {ms} ms"));
-            self.after(ms, Happening::StartPublisher(worker));
+            self.note("publisher killed", || {
+                format!("publisher {name}, for {ms} ms")
+            });
+            self.after(ms, Happening::StartPublisher(name));
         }
     }
 
-    fn stop_engine(&mut self, worker: usize, ms: u64) {
-        if self.engines[worker].up {
-            self.engines[worker].stop(self.now_ms);
-            self.tell(|| format!("engine {worker} stops for {ms} ms"));
+    fn stop_engine(&mut self, name: usize, ms: u64) {
+        if self.engines[name].up {
+            self.engines[name].stop(self.now_ms);
+            self.note("engine stops", || format!("engine {name}, for {ms} ms"));
             if self.rng.chance(800) {
-                self.after(ms, Happening::StartEngine(worker));
+                self.after(ms, Happening::StartEngine(name));
             }
         }
     }
 
-    fn restart_engine(&mut self, worker: usize) {
-        if self.engines[worker].up {
-            self.tell(|| format!("engine {worker} restarts"));
-            self.engines[worker].start(self.now_ms);
+    fn restart_engine(&mut self, name: usize) {
+        if self.engines[name].up {
+            self.note("engine restarts", || format!("engine {name}"));
+            self.engines[name].start(self.now_ms);
         }
     }
 
-    fn crash_replica(&mut self, replica: usize, ms: u64) {
-        if self.replicas[replica].up {
-            self.tell(|| format!("replica {replica} is killed for {ms} ms"));
-            let skew_ms = self.replicas[replica].skew_ms();
-            self.lives[replica] += 1;
-            self.replicas[replica] = Replica::start(&self.plan, skew_ms);
-            self.replicas[replica].up = false;
-            self.after(ms, Happening::StartReplica(replica));
+    /// It is killed, or stops in order; its disk may be lost with it.
+    fn end_replica(&mut self, name: usize, ms: u64) {
+        if !self.replicas[name].up {
+            return;
         }
+        let in_order = self.plan.keep_ms.is_some() && self.rng.chance(300);
+        let loses_disk = self.rng.chance(200);
+        let next = Replica::start(&self.plan, self.replicas[name].skew_ms());
+        let mut ended = std::mem::replace(&mut self.replicas[name], next);
+        ended
+            .disk
+            .close(&ended.cell, in_order, self.plan.workers as u64);
+        if !loses_disk {
+            self.replicas[name].disk = ended.disk;
+        }
+        let what = if in_order {
+            "replica stops"
+        } else {
+            "replica killed"
+        };
+        self.note(what, || {
+            format!("replica {name}, for {ms} ms; its disk is lost: {loses_disk}")
+        });
+        self.lives[name] += 1;
+        self.replicas[name].up = false;
+        self.after(ms, Happening::StartReplica(name));
     }
 }

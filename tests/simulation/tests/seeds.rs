@@ -1,21 +1,68 @@
 //! What every test run simulates, and the proof that the simulation would notice.
 
-use kvatlas_simulation::{Without, run};
+use kvatlas_simulation::tally::Tally;
+use kvatlas_simulation::{Without, replay_command, run};
 
 const SEEDS: u64 = 2_000;
-const CANARY_SEEDS: u64 = 200;
 
-fn first_failure(seeds: std::ops::Range<u64>, without: Option<Without>) -> Option<(u64, String)> {
-    seeds.into_iter().find_map(|seed| {
-        let failure = run(seed, without, &mut |_, _| ()).failure?;
-        Some((seed, failure.what))
-    })
-}
+/// Faults, and what comes of them, that no half of the seeds may be without.
+const HAPPENINGS: [&str; 25] = [
+    "acknowledgement lost",
+    "answer lost",
+    "engine restarts",
+    "engine stops",
+    "half a state refused",
+    "log does not answer",
+    "log loses everything",
+    "log loses its newest records",
+    "log trimmed past a reader",
+    "memory taken by others",
+    "outbox overflowed",
+    "publisher killed",
+    "publisher leaves",
+    "publisher resumed",
+    "publisher told of its rival",
+    "publisher without history",
+    "record delayed",
+    "record lost",
+    "record repeated",
+    "replica killed",
+    "replica not reached by publishers",
+    "replica started from a peer's state",
+    "replica started from its own state",
+    "worker let in again",
+    "worker put out for lack of memory",
+];
 
 fn every_seed_heals(seeds: std::ops::Range<u64>) {
-    if let Some((seed, what)) = first_failure(seeds, None) {
-        panic!("{what}\n  cargo run --release -p kvatlas-simulation -- --seed {seed} --trace");
+    let mut tally = Tally::default();
+    for seed in seeds.clone() {
+        let report = run(seed, None, &mut |_, _| ());
+        tally.merge(&report.tally);
+        if let Some(failure) = report.failure {
+            panic!("{}\n  {}", failure.what, replay_command(seed, None));
+        }
     }
+    println!("seeds {seeds:?}");
+    for (what, times) in tally.iter() {
+        println!("{times:>10}  {what}");
+    }
+    for what in HAPPENINGS {
+        assert!(tally.of(what) > 0, "never in {seeds:?}: {what}");
+    }
+}
+
+/// The first of the seeds that fails without the rule.
+fn fails_without(rule: Without) {
+    let failure = (0..SEEDS).find_map(|seed| {
+        let failure = run(seed, Some(rule), &mut |_, _| ()).failure?;
+        Some((seed, failure.what))
+    });
+    let Some((seed, what)) = failure else {
+        panic!("{SEEDS} seeds heal without {rule:?}");
+    };
+    println!("without {rule:?}: {} seeds, {what}", seed + 1);
+    println!("  {}", replay_command(seed, Some(rule)));
 }
 
 #[test]
@@ -39,10 +86,20 @@ fn a_seed_means_the_same_run_for_ever() {
 
 #[test]
 fn without_dedup_some_seed_fails() {
-    assert!(first_failure(0..CANARY_SEEDS, Some(Without::Dedup)).is_some());
+    fails_without(Without::Dedup);
 }
 
 #[test]
 fn without_fencing_some_seed_fails() {
-    assert!(first_failure(0..CANARY_SEEDS, Some(Without::Fencing)).is_some());
+    fails_without(Without::Fencing);
+}
+
+#[test]
+fn without_the_check_for_gaps_some_seed_fails() {
+    fails_without(Without::GapCheck);
+}
+
+#[test]
+fn without_the_convergence_of_states_some_seed_fails() {
+    fails_without(Without::Convergence);
 }

@@ -105,34 +105,17 @@ impl Cell {
         })
     }
 
-    /// The state to start from again, taken while records are being applied.
-    fn resumable_dump(&self) -> Dump {
+    /// Begin to take the state to start from again, while records are being applied.
+    #[must_use]
+    pub fn take_state(&self) -> Taking {
         // Positions before sets: what is applied later is in the log behind them.
-        let (logs, mut heads) = self.with_table(|table| (table.logs.all().to_vec(), heads(table)));
-        let mut sets = sets(self.index(), &heads, false);
-        self.with_table(|table| {
-            // Another set by now: these are rare, and taken at this moment instead.
-            let mut again = Vec::new();
-            for (place, head) in heads.iter_mut().enumerate() {
-                let Some(worker) = table.workers.get(&head.key) else {
-                    continue;
-                };
-                let now = Head::of(worker, Some(&table.logs));
-                if (now.epoch, now.slot) != (head.epoch, head.slot) {
-                    *head = now;
-                    again.push(place);
-                } else if let (Some(kept), Some(now)) = (&mut head.resume, now.resume) {
-                    kept.known_event_id = kept.known_event_id.max(now.known_event_id);
-                    kept.base_lost |= now.base_lost;
-                }
-            }
-            let moved: Vec<&Head> = again.iter().map(|&place| &heads[place]).collect();
-            let fresh = taken(self.index(), &moved, false);
-            for (place, set) in again.into_iter().zip(fresh) {
-                sets[place] = set;
-            }
-        });
-        Dump::new(schema(&self.config, Some(&logs as &[Log])), heads, sets)
+        let (logs, heads) = self.with_table(|table| (table.logs.all().to_vec(), heads(table)));
+        let sets = heads.iter().map(|_| Set::Sums(Default::default()));
+        Taking {
+            logs,
+            sets: sets.collect(),
+            heads,
+        }
     }
 
     /// Write the state to start from again into a new file, and see it on the disk.
@@ -140,7 +123,9 @@ impl Cell {
     /// # Errors
     /// What the file system says; then a part of the file may be there.
     pub fn save(&self, path: &Path) -> io::Result<Saved> {
-        let mut dump = self.resumable_dump();
+        let mut taking = self.take_state();
+        taking.pass(self, 0, 1);
+        let mut dump = taking.finish(self);
         let workers = dump.heads.len() as u64;
         let file = BufWriter::with_capacity(1 << 20, File::create_new(path)?);
         let hashing = Hashing {
@@ -163,6 +148,77 @@ impl Cell {
             workers,
             memberships: dump.memberships,
         })
+    }
+}
+
+/// A state to start from again, under way: records may be applied between any two of its steps.
+pub struct Taking {
+    logs: Vec<Log>,
+    heads: Vec<Head>,
+    sets: Vec<Set>,
+}
+
+impl Taking {
+    /// Take what the index holds now of the hashes that fall to `part`, which is below `parts`.
+    ///
+    /// One pass over all of it visits the index piece by piece, while it changes; who needs to say where
+    /// it does so cuts the pass into parts. All of them have to be taken before the end.
+    pub fn pass(&mut self, cell: &Cell, part: u64, parts: u64) {
+        let fresh = sets(cell.index(), &self.heads, false);
+        for (set, mut fresh) in self.sets.iter_mut().zip(fresh) {
+            if let Set::Hashes(blocks) = &mut fresh
+                && parts > 1
+            {
+                for tier in blocks {
+                    tier.retain(|hash| hash % parts == part);
+                }
+            }
+            set.add(fresh);
+        }
+    }
+
+    /// The state, to be started from by reading the logs on from the places it was begun at.
+    #[must_use]
+    pub fn finish(mut self, cell: &Cell) -> Dump {
+        let (heads, sets) = (&mut self.heads, &mut self.sets);
+        cell.with_table(|table| {
+            // Another set by now: these are rare, and taken at this moment instead.
+            let mut again = Vec::new();
+            for (place, head) in heads.iter_mut().enumerate() {
+                let Some(worker) = table.workers.get(&head.key) else {
+                    continue;
+                };
+                let now = Head::of(worker, Some(&table.logs));
+                if (now.epoch, now.slot) != (head.epoch, head.slot) {
+                    *head = now;
+                    again.push(place);
+                } else if let (Some(kept), Some(now)) = (&mut head.resume, now.resume) {
+                    kept.known_event_id = kept.known_event_id.max(now.known_event_id);
+                    kept.base_lost |= now.base_lost;
+                }
+            }
+            let moved: Vec<&Head> = again.iter().map(|&place| &heads[place]).collect();
+            let fresh = taken(cell.index(), &moved, false);
+            for (place, set) in again.into_iter().zip(fresh) {
+                sets[place] = set;
+            }
+        });
+        let schema = schema(&cell.config, Some(&self.logs));
+        Dump::new(schema, self.heads, self.sets)
+    }
+}
+
+impl Set {
+    /// What another pass has found besides.
+    fn add(&mut self, fresh: Self) {
+        match (self, fresh) {
+            (Self::Hashes(blocks), Self::Hashes(fresh)) => {
+                for (tier, fresh) in blocks.iter_mut().zip(fresh) {
+                    tier.extend(fresh);
+                }
+            }
+            (set, fresh) => *set = fresh,
+        }
     }
 }
 
