@@ -2,20 +2,21 @@
 //!
 //! Bytes alone cannot tell. A table that is swept keeps its size until it is less than a third full, and
 //! large pages go back only when all of them is free: putting workers out until the bytes fall would put
-//! out nearly all. So the bytes tell *that* there are too many blocks, and blocks how many too many: while
-//! the index grows, what it takes for all it holds, the dead included, gives the bytes a block takes, and
-//! the budget divided by that is how many blocks may live. It is measured again only where the index
-//! takes more than ever since it went over the budget. Sets that die count no more at once, so
-//! they go before anybody living; what they leave behind is used again by who grows.
+//! out nearly all. So the bytes tell *that* there are too many blocks, and blocks how many too many: what
+//! a block takes is measured while tables are used ([`crate::weight`]), and the budget divided by that is how many
+//! may live. Sets that die count no more at once, so they go before anybody living; what they leave
+//! behind is used again by who grows.
 //!
 //! Idle pages are not measured but allowed for, since how many there are depends on the past; memory that
-//! waits for look-ups to end is not counted, since it goes by itself.
+//! waits for look-ups to end is not counted, since it goes by itself. What the index takes without any block
+//! is taken off the budget.
 
-use kvatlas_index::{MemoryUse, SlotId, Sweep, WorkerKey};
+use kvatlas_index::{Index, SlotId, Sweep, WorkerKey};
 
 use crate::cell::Cell;
 use crate::counters::Count;
 use crate::table::Table;
+use crate::weight::{Use, Weight};
 use crate::worker::Surroundings;
 
 /// Of what is in use: allowed for idle pages beside it, as the index keeps them.
@@ -27,20 +28,33 @@ const SWEEP_SLOTS: usize = 1 << 17;
 /// The same while the index is over its budget and dead sets are left in it.
 const SWEEP_SLOTS_URGENT: usize = 1 << 21;
 
-/// What the index takes, and for how much.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Use {
+/// What counts: the bytes that its blocks take in the index, those that they may take, and how many live.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
     bytes: u64,
-    blocks: u64,
+    bytes_max: u64,
+    live_blocks: u64,
+}
+
+impl Reading {
+    fn of(index: &Index, bytes_max: u64) -> Self {
+        let memory = index.memory_bytes();
+        Self {
+            bytes: with_idle(memory.tables + memory.bitmaps),
+            bytes_max: bytes_max.saturating_sub(with_idle(memory.fixed)),
+            live_blocks: index.memberships(),
+        }
+    }
 }
 
 /// How many blocks the index may hold, as far as that is known.
 #[derive(Debug)]
 pub(crate) struct Budget {
     bytes_max: u64,
-    /// Where it was fullest since it last went over the budget; none before it first did.
-    fullest: Option<Use>,
+    weight: Weight,
     is_over: bool,
+    /// Whether it ever was; before, nobody has been put out.
+    was_over: bool,
     /// Retired worker slots that the sweep has not given back, and the blocks they held.
     dead_slots: u64,
     dead_blocks: u64,
@@ -50,8 +64,9 @@ impl Budget {
     pub fn new(bytes_max: usize) -> Self {
         Self {
             bytes_max: bytes_max as u64,
-            fullest: None,
+            weight: Weight::default(),
             is_over: false,
+            was_over: false,
             dead_slots: 0,
             dead_blocks: 0,
         }
@@ -80,46 +95,40 @@ impl Budget {
         }
     }
 
-    /// The index takes so many bytes, with so many blocks of living workers; returns how many of these
-    /// there may be. None while it is within the budget.
-    pub fn observe(&mut self, bytes: u64, live_blocks: u64) -> Option<u64> {
-        let was_over = std::mem::replace(&mut self.is_over, bytes > self.bytes_max);
-        if self.is_over
-            && self
-                .fullest
-                .is_none_or(|fullest| !was_over || bytes > fullest.bytes)
-        {
-            let blocks = live_blocks + self.dead_blocks;
-            self.fullest = Some(Use { bytes, blocks });
-        }
-        let fullest = self.fullest.filter(|_| self.is_over)?;
-        Some(scaled(fullest.blocks, self.bytes_max, fullest.bytes))
+    /// What the index takes by now; returns how many blocks may live. None while it is within the budget.
+    pub fn observe(&mut self, now: Reading) -> Option<u64> {
+        self.is_over = now.bytes > now.bytes_max;
+        self.was_over |= self.is_over;
+        let blocks = now.live_blocks + self.dead_blocks;
+        let taken = Use {
+            bytes: now.bytes,
+            blocks,
+        };
+        // Growing tables drop dead blocks, too, and tell nobody.
+        let is_exact = self.dead_slots == 0;
+        self.weight.observe(taken, now.bytes_max, is_exact);
+        let blocks_max = self.weight.fit(now.bytes_max);
+        blocks_max.filter(|_| self.is_over)
     }
 
     /// Blocks that somebody who was put out may come back with.
-    pub fn room_blocks(&self, bytes: u64, live_blocks: u64) -> u64 {
-        let Some(fullest) = self.fullest else {
-            return u64::MAX;
-        };
+    pub fn room_blocks(&self, now: Reading) -> u64 {
         // Both say that there is room: few blocks in tables that are still large, and few bytes for
         // blocks that have come to weigh less, by having more holders.
-        let bytes_usable = self.bytes_max - self.bytes_max / MARGIN_SHARE;
-        let of_bytes = |bytes| scaled(fullest.blocks, bytes, fullest.bytes);
-        let by_blocks = of_bytes(bytes_usable).saturating_sub(live_blocks + self.dead_blocks);
-        by_blocks.max(of_bytes(bytes_usable.saturating_sub(bytes)))
+        let bytes_usable = now.bytes_max - now.bytes_max / MARGIN_SHARE;
+        let by_blocks = self.weight.fit(bytes_usable);
+        let by_bytes = self.weight.fit(bytes_usable.saturating_sub(now.bytes));
+        let (Some(by_blocks), Some(by_bytes)) = (by_blocks, by_bytes) else {
+            return u64::MAX;
+        };
+        let held_blocks = now.live_blocks + self.dead_blocks;
+        by_bytes.max(by_blocks.saturating_sub(held_blocks))
     }
 }
 
-/// `value * by / over`, rounded down.
-fn scaled(value: u64, by: u64, over: u64) -> u64 {
-    let scaled = u128::from(value) * u128::from(by) / u128::from(over.max(1));
-    u64::try_from(scaled).unwrap_or(u64::MAX)
-}
-
-/// What of its memory is held against the budget.
-fn counted_bytes(memory: MemoryUse) -> u64 {
-    let in_use = (memory.tables + memory.bitmaps + memory.fixed) as u64;
-    in_use + in_use / IDLE_SHARE
+/// Bytes in use, and what is allowed for idle pages beside them.
+fn with_idle(in_use: usize) -> u64 {
+    in_use as u64 + in_use as u64 / IDLE_SHARE
 }
 
 impl Surroundings<'_> {
@@ -163,19 +172,18 @@ impl Cell {
     /// Blocks that workers who were put out may come back with.
     pub(crate) fn room_blocks(&self) -> u64 {
         let budget = self.budget.lock();
-        if budget.fullest.is_none() {
+        if !budget.was_over {
             return u64::MAX;
         }
-        let index = self.index();
-        budget.room_blocks(counted_bytes(index.memory_bytes()), index.memberships())
+        budget.room_blocks(Reading::of(self.index(), budget.bytes_max))
     }
 
     /// Put the largest workers out until no more blocks live than the budget is enough for.
     pub(crate) fn keep_budget(&self, table: &mut Table, now_ms: u64) {
         let index = self.index();
-        let bytes = counted_bytes(index.memory_bytes());
-        let mut live_blocks = index.memberships();
-        let observed = self.budget.lock().observe(bytes, live_blocks);
+        let now = Reading::of(index, self.config.memory_bytes_max as u64);
+        let mut live_blocks = now.live_blocks;
+        let observed = self.budget.lock().observe(now);
         let Some(blocks_max) = observed.filter(|&blocks_max| live_blocks > blocks_max) else {
             return;
         };
@@ -221,38 +229,44 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_a_block_takes_is_measured_where_the_index_was_fullest() {
-        let mut budget = Budget::new(1_000);
-        assert_eq!(budget.observe(1_000, 100), None);
-        assert_eq!(budget.observe(2_000, 100), Some(50));
-        // Tables that have become emptier and not smaller say nothing new.
-        assert_eq!(budget.observe(2_000, 50), Some(50));
-        assert_eq!(budget.observe(1_500, 50), Some(50));
-        assert_eq!(budget.observe(2_400, 60), Some(25));
-        assert_eq!(budget.observe(900, 60), None);
-        assert_eq!(budget.observe(1_100, 55), Some(50));
+    fn reading(bytes: u64, live_blocks: u64) -> Reading {
+        Reading {
+            bytes,
+            bytes_max: 1_000,
+            live_blocks,
+        }
     }
 
     #[test]
     fn the_dead_are_part_of_what_takes_memory_until_they_are_swept() {
         let mut budget = Budget::new(1_000);
         budget.note_dead(60);
-        assert_eq!(budget.observe(1_250, 40), Some(80));
-        assert_eq!(budget.room_blocks(1_250, 5), 70 - 5 - 60);
+        assert_eq!(budget.observe(reading(1_250, 40)), Some(80));
+        let now = reading(1_250, 5);
+        assert_eq!(budget.room_blocks(now), 70 - 5 - 60);
         budget.note_swept(swept(20, 0));
-        assert_eq!(budget.room_blocks(1_250, 5), 70 - 5 - 40);
+        assert_eq!(budget.room_blocks(now), 70 - 5 - 40);
         budget.note_swept(swept(10, 1));
-        assert_eq!(budget.room_blocks(1_250, 5), 70 - 5);
+        assert_eq!(budget.room_blocks(now), 70 - 5);
     }
 
     #[test]
     fn there_is_room_by_the_number_of_blocks_or_by_what_they_take() {
         let mut budget = Budget::new(1_000);
-        assert_eq!(budget.room_blocks(1_000, 1 << 40), u64::MAX);
-        assert_eq!(budget.observe(2_000, 200), Some(100));
-        assert_eq!(budget.room_blocks(2_000, 100), 0);
-        assert_eq!(budget.room_blocks(2_000, 80), 7);
-        assert_eq!(budget.room_blocks(475, 1_000), 40);
+        assert_eq!(budget.room_blocks(reading(1_000, 1 << 40)), u64::MAX);
+        assert_eq!(budget.observe(reading(2_000, 200)), Some(100));
+        assert_eq!(budget.room_blocks(reading(2_000, 100)), 0);
+        assert_eq!(budget.room_blocks(reading(2_000, 80)), 7);
+        assert_eq!(budget.room_blocks(reading(475, 1_000)), 40);
+    }
+
+    #[test]
+    fn whoever_is_out_has_room_again_once_the_others_have_left_tables_that_keep_their_size() {
+        let mut budget = Budget::new(1_000);
+        assert_eq!(budget.observe(reading(1_100, 110)), Some(100));
+        assert_eq!(budget.observe(reading(990, 10)), None);
+        // Over the budget again, by a little, for little: nobody goes.
+        assert_eq!(budget.observe(reading(1_010, 11)), Some(100));
+        assert_eq!(budget.room_blocks(reading(1_010, 11)), 87 - 11);
     }
 }

@@ -29,6 +29,7 @@ mod report;
 pub mod restore;
 pub mod server;
 mod table;
+mod weight;
 mod worker;
 
 pub use cell::{Applied, Cell, CellConfig};

@@ -297,6 +297,32 @@ fn who_was_put_out_is_asked_for_and_taken_whole_once_there_is_room_with_a_margin
 }
 
 #[test]
+fn a_little_growth_of_tables_that_kept_their_size_puts_nobody_out_and_keeps_nobody_out() {
+    let cell = cell();
+    small_ones(&cell);
+    settle(&cell);
+    let put_out = cell.counters.get(Count::WorkersOverBudget);
+    // The sets that went left tables as large as they were; a few blocks on another tier make these a
+    // little larger, for half as many blocks.
+    let offloaded = v1::Store {
+        parent_sequence_hash: None,
+        sequence_hashes: hashes(1, 500),
+        tier: v1::Tier::Host.into(),
+    };
+    apply(&cell, 1, 1, event(v1::event::Kind::Store(offloaded), 2));
+    settle(&cell);
+    assert!(
+        out(&cell) <= put_out + 1,
+        "{} instead of {put_out}",
+        out(&cell)
+    );
+    // The others leave, all but the smallest: whoever was put out has room.
+    (2..=SMALL_ONES - out(&cell)).for_each(|worker| leave(&cell, worker));
+    settle(&cell);
+    assert_eq!(cell.needs(100, None).len() as u64, out(&cell));
+}
+
+#[test]
 fn a_new_life_that_begins_with_nothing_is_not_out_and_one_that_opens_with_too_much_is() {
     let cell = cell();
     store(&cell, 1, 1, &hashes(1, 2 * LARGE));
