@@ -294,9 +294,8 @@ impl Worker {
             }
         }
         around.steps = steps;
-        if self.over_budget.is_some() && self.sequencer.standing() == Standing::Whole {
-            // Its set is empty, whatever has been sequenced.
-            self.sequencer.give_up(&mut Vec::new());
+        if self.over_budget.is_some() {
+            self.pass_over();
         }
         let closed = matches!(self.sequencer.standing(), Standing::Closed(_));
         if self.slot.is_none() && !closed {

@@ -1,7 +1,11 @@
 //! The memory budget of a cell: dead workers' sets go first, then the largest worker is left out of answers, until
 //! there is room for its whole snapshot. Nothing is lost without a count and a notice that say so.
 
+use std::sync::Arc;
+
 use kvatlas_cell::counters::Count;
+use kvatlas_cell::dump::{DumpOptions, DumpStream};
+use kvatlas_cell::restore::Restore;
 use kvatlas_cell::{Cell, CellConfig};
 use kvatlas_events::sequencer::Limits;
 use kvatlas_index::{FindOptions, Matches, Query};
@@ -19,6 +23,10 @@ const SMALL_ONES: u64 = 20;
 const HASHES_MAX: usize = 60_000;
 
 fn cell() -> Cell {
+    cell_of(MEMORY_BYTES_MAX)
+}
+
+fn cell_of(memory_bytes_max: usize) -> Cell {
     let cell = Cell::new(CellConfig {
         cell: "blue".to_owned(),
         model: "m".to_owned(),
@@ -34,7 +42,7 @@ fn cell() -> Cell {
             snapshot_parts: 64,
             snapshot_hashes: 1 << 20,
         },
-        memory_bytes_max: MEMORY_BYTES_MAX,
+        memory_bytes_max,
     });
     cell.set_ready(true);
     cell
@@ -79,7 +87,14 @@ fn event(kind: v1::event::Kind, first_event_id: u64) -> v1::Batch {
 }
 
 fn store(cell: &Cell, worker_id: u64, epoch: u64, hashes: &[u64]) {
-    for (hashes, event_id) in hashes.chunks(HASHES_MAX).zip(1..) {
+    for event_id in 1..=hashes.len().div_ceil(HASHES_MAX) {
+        store_part(cell, worker_id, epoch, hashes, event_id as u64);
+    }
+}
+
+/// The event of this number of a worker that stores all of these, in as many records as it takes.
+fn store_part(cell: &Cell, worker_id: u64, epoch: u64, hashes: &[u64], event_id: u64) {
+    if let Some(hashes) = hashes.chunks(HASHES_MAX).nth(event_id as usize - 1) {
         let store = v1::Store {
             parent_sequence_hash: None,
             sequence_hashes: hashes.to_vec(),
@@ -357,4 +372,38 @@ fn who_is_out_says_so_to_status_and_watchers_until_it_is_back_or_silent() {
     assert_eq!(said(&cell, 1), (v1::WorkerState::Stale, false));
     assert_eq!(said(&cell, 2), (v1::WorkerState::Stale, true));
     assert_eq!(out(&cell), 0);
+}
+
+#[test]
+fn whoever_starts_from_the_state_of_a_worker_that_is_out_knows_that_it_lacks_what_was_passed_over()
+{
+    let cell = cell();
+    let whole = hashes(1, 2 * LARGE);
+    store(&cell, 1, 1, &whole);
+    settle(&cell);
+    assert_eq!(said(&cell, 1), (v1::WorkerState::OverBudget, true));
+    // Another transport brings the beginning once more, and it is passed over.
+    store_part(&cell, 1, 1, &whole, 1);
+    let started = Arc::new(cell_of(8 * MEMORY_BYTES_MAX));
+    let mut restore = Restore::new(Arc::clone(&started));
+    let options = DumpOptions {
+        resumable: true,
+        ..DumpOptions::default()
+    };
+    for slice in DumpStream::new(cell.dump(&options)).expect("a valid schema") {
+        let slice = slice.expect("nothing is written to a file");
+        restore.feed(slice).expect("a state of this cell");
+    }
+    restore.finish(NOW_MS).expect("all of a state");
+    (2..=6).for_each(|event_id| store_part(&started, 1, 1, &whole, event_id));
+    assert_eq!(said(&started, 1), (v1::WorkerState::Recovering, true));
+    snapshot(&started, 1, 1, whole.clone());
+    store_part(&started, 1, 1, &whole, 1);
+    assert_eq!(depth(&started, &whole), Some(whole.len() as u32));
+    let status = cell.status();
+    let events = status.workers.iter().filter_map(|worker| {
+        let info = worker.info.as_ref()?;
+        Some((info.blocks, info.last_event_id))
+    });
+    assert_eq!(events.collect::<Vec<_>>(), [(0, 0)]);
 }

@@ -20,6 +20,14 @@ impl Worker {
         self.settle(around);
     }
 
+    /// Its set is empty, whatever has been sequenced, and must not be taken for the effect of that: neither here
+    /// nor by who starts from its state, which does not say that it was out.
+    pub(super) fn pass_over(&mut self) {
+        if self.sequencer.standing() == Standing::Whole || self.sequencer.applied() > 0 {
+            self.sequencer.give_up(&mut Vec::new());
+        }
+    }
+
     /// Whether its set is not the effect of all that was sequenced; it can be so while it is stale, too.
     pub fn is_incomplete(&self) -> bool {
         self.over_budget.is_some() || self.sequencer.standing() == Standing::Recovering
