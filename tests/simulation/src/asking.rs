@@ -6,6 +6,7 @@ use crate::check;
 use crate::keeping::State;
 use crate::log::Record;
 use crate::neighbours;
+use crate::plan::Without;
 use crate::publisher::Answer;
 use crate::record::publisher_at;
 use crate::replica::bytes_of;
@@ -131,7 +132,7 @@ impl World<'_> {
 
     /// They go, everywhere: a peer's state may have brought them to another replica, too.
     pub(crate) fn leave_neighbours(&mut self) {
-        if self.neighbours == 0 {
+        if self.neighbours == 0 || self.plan.without == Some(Without::Room) {
             return;
         }
         let records = neighbours::leave(self.neighbours);
@@ -232,6 +233,7 @@ impl World<'_> {
     pub(crate) fn probe(&mut self, replica: usize) -> Result<(), String> {
         self.after(LOOK_MS, Happening::Probe(replica));
         check::unmistaken(&self.replicas[replica], replica)?;
+        check::modest(&self.replicas[replica], replica)?;
         if !self.replicas[replica].is_ready() {
             return Ok(());
         }

@@ -31,6 +31,22 @@ pub fn unmistaken(replica: &Replica, name: usize) -> Result<(), String> {
     }
 }
 
+/// Whether workers that are out for lack of memory hold nothing and claim nothing: a set that lacks what was passed
+/// over is not the effect of any event, and whoever starts from it must not take it for that.
+///
+/// # Errors
+/// Which of them does.
+pub fn modest(replica: &Replica, name: usize) -> Result<(), String> {
+    let mut infos = replica.put_out().filter_map(|worker| replica.info(worker));
+    let claims = infos.find(|info| {
+        let is_out = info.state == i32::from(v1::WorkerState::OverBudget);
+        is_out && (info.blocks, info.last_event_id) != (0, 0)
+    });
+    claims.map_or(Ok(()), |info| {
+        Err(format!("replica {name} has put out a worker, as {info:?}"))
+    })
+}
+
 /// Whether a prompt's matches are true, or were not so long ago.
 ///
 /// # Errors
@@ -118,15 +134,14 @@ pub fn mirrored(
     Ok(())
 }
 
-/// Whether a replica knows exactly what all engines hold; where its memory ran short, of every worker that
-/// it has let in again.
+/// Whether a replica knows exactly what all engines hold, those included that had no room for a while.
 ///
 /// # Errors
 /// What it has wrong.
 pub fn healed(
     replica: &mut Replica,
     name: usize,
-    (workers, ran_short): (usize, bool),
+    workers: usize,
     voices: (&[Engine], &[Publisher]),
     tree: &Tree,
 ) -> Result<(), String> {
@@ -137,9 +152,6 @@ pub fn healed(
     let mut held: Vec<(u64, Set)> = Vec::new();
     for worker in 0..workers as u64 {
         let voice = voice_of(worker, voices, tree);
-        if ran_short && is_out(replica, worker) {
-            continue; // and so it must not be found below
-        }
         if let Some(voice) = listed(replica, name, worker, voice, tree)? {
             let all = voice.truth.into_iter().fold(0, |all, tier| all | tier);
             held.push((worker, all));
@@ -163,12 +175,6 @@ pub fn healed(
         }
     }
     Ok(())
-}
-
-/// Whether a worker is not matched, and nothing is held of it.
-fn is_out(replica: &Replica, worker: u64) -> bool {
-    let info = replica.info(worker);
-    info.is_some_and(|info| info.blocks == 0 && info.state != i32::from(v1::WorkerState::Live))
 }
 
 /// Whether a worker is listed as it should be; returns who it is known by, if it matches.

@@ -9,20 +9,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use kvatlas_cell::Cell;
 use kvatlas_cell::dump::{Dump, DumpOptions, DumpStream, Taking};
 use kvatlas_index::WorkerKey;
+use kvatlas_wire::v1;
 
 const KEPT: usize = 2;
 const PARTS: u64 = 2;
 
 /// By worker, its epoch and last event.
 type Positions = BTreeMap<u64, (u64, u64)>;
+/// By worker, its epoch, and the events after the first of these up to the second that its set in a state may not have
+/// the effect of: who starts from that must find them missing.
+pub type Claims = BTreeMap<u64, (u64, u64, u64)>;
 
 /// One state.
 #[derive(Clone, Debug)]
 pub struct State {
     /// As they are streamed.
     pub slices: Vec<Vec<u8>>,
-    /// By worker, its epoch, the last event before its set was taken, and the last one after.
-    pub moved: BTreeMap<u64, (u64, u64, u64)>,
+    /// What was applied while it was taken.
+    pub moved: Claims,
+    /// What workers that were out for lack of memory passed over.
+    pub passed_over: Claims,
 }
 
 impl State {
@@ -33,13 +39,17 @@ impl State {
             resumable: true,
             ..DumpOptions::default()
         };
-        Self::streamed(cell.dump(&options), BTreeMap::new())
+        Self::streamed(cell, cell.dump(&options), Claims::new())
     }
 
-    fn streamed(dump: Dump, moved: BTreeMap<u64, (u64, u64, u64)>) -> Option<Self> {
+    fn streamed(cell: &Cell, dump: Dump, moved: Claims) -> Option<Self> {
         let stream = DumpStream::new(dump).ok()?;
         let slices = stream.collect::<Result<_, _>>().ok()?;
-        Some(Self { slices, moved })
+        Some(Self {
+            slices,
+            moved,
+            passed_over: passed_over(cell),
+        })
     }
 }
 
@@ -76,7 +86,7 @@ impl Disk {
             return false;
         }
         let dump = under.taking.finish(cell);
-        let mut moved = BTreeMap::new();
+        let mut moved = Claims::new();
         for (worker, (epoch, to)) in positions(cell, workers) {
             if let Some(&(before, from)) = under.before.get(&worker)
                 && before == epoch
@@ -85,7 +95,8 @@ impl Disk {
                 moved.insert(worker, (epoch, from, to));
             }
         }
-        self.states.splice(0..0, State::streamed(dump, moved));
+        let state = State::streamed(cell, dump, moved);
+        self.states.splice(0..0, state);
         self.states.truncate(KEPT);
         true
     }
@@ -95,6 +106,25 @@ impl Disk {
         self.under = None;
         while in_order && !self.step(cell, workers) {}
     }
+}
+
+/// Of the workers that are out for lack of memory, all events that are known to exist.
+fn passed_over(cell: &Cell) -> Claims {
+    let listed = cell.status().workers.into_iter();
+    let infos = listed.filter_map(|status| status.info);
+    let out = infos.filter(|info| info.state == i32::from(v1::WorkerState::OverBudget));
+    let epochs: BTreeMap<WorkerKey, u64> = out
+        .filter_map(|info| {
+            let v1::Worker { worker_id, dp_rank } = info.worker?;
+            Some((WorkerKey { worker_id, dp_rank }, info.epoch))
+        })
+        .collect();
+    let lags = cell.lags(usize::MAX, 0).most.into_iter();
+    lags.filter_map(|lag| {
+        let epoch = *epochs.get(&lag.key)?;
+        Some((lag.key.worker_id, (epoch, 0, lag.events)))
+    })
+    .collect()
 }
 
 fn positions(cell: &Cell, workers: u64) -> Positions {

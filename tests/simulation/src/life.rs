@@ -5,10 +5,12 @@ use std::collections::VecDeque;
 use kvatlas_mirror::{Engine as Kind, EngineMirror, Operation, Report};
 use kvatlas_wire::v1::shutdown::Reason;
 
-use crate::engine::{Cache, Told};
+use crate::engine::{Cache, Message};
 use crate::log::Record;
 use crate::payload::payload;
+use crate::plan::Without;
 use crate::record::{BLOCK_SIZE, Speaker};
+use crate::tamper::half_heard;
 use crate::tree::Tree;
 
 /// Engine hashes that a mirror may hold: more than there are.
@@ -63,9 +65,12 @@ impl Life {
     }
 
     /// Take a message of the engine; what it changes waits to be sealed.
-    pub fn hear(&mut self, message: &[Told], tree: &Tree) {
+    pub fn hear(&mut self, message: &Message, tree: &Tree, without: Option<Without>) {
         self.heard.hear_all(message, tree);
-        let told = payload(message, tree);
+        let told = match without {
+            Some(Without::Mirroring) => payload(&half_heard(message), tree),
+            _ => payload(message, tree),
+        };
         // A message that is not taken leaves a mirror that differs, and the run fails for it.
         self.mirror.tell(&told, 0, &mut Report::default());
     }

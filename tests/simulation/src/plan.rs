@@ -21,7 +21,7 @@ pub const QUIET_MS: u64 = 14_000;
 /// lease, a gap held back, a gap found by a heartbeat, a delivery's longest pause, a delay.
 pub const STALE_MS_MAX: u64 = LEASE_MS + 2 * HOLD_BACK_MS + 2 * BEAT_MS + 2_000;
 
-/// A rule that is switched off, by tampering with what a replica takes in.
+/// A rule that is switched off, by tampering with what a replica, or a mirror, takes in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Without {
     /// What was applied counts as new when it comes again.
@@ -32,15 +32,27 @@ pub enum Without {
     GapCheck,
     /// A state that was taken while events were applied counts as the effect of all of these.
     Convergence,
+    /// What a worker passed over, being out for lack of memory, counts as applied where its state is started from.
+    PassingOver,
+    /// Half a state counts as a whole one.
+    Refusal,
+    /// Of neighbours that go nobody hears: there is no room again.
+    Room,
+    /// A mirror does not hear of what its engine offloads.
+    Mirroring,
 }
 
 impl Without {
     /// All rules, by name.
-    pub const ALL: [(&str, Self); 4] = [
+    pub const ALL: [(&str, Self); 8] = [
         ("dedup", Self::Dedup),
         ("fencing", Self::Fencing),
         ("gap-check", Self::GapCheck),
         ("convergence", Self::Convergence),
+        ("passing-over", Self::PassingOver),
+        ("refusal", Self::Refusal),
+        ("room", Self::Room),
+        ("mirroring", Self::Mirroring),
     ];
 
     /// The rule of this name.
@@ -146,7 +158,7 @@ impl Plan {
             read_ms: rng.between(20, 300),
             direct: rng.chance(300),
             keep_ms: rng.chance(600).then(|| rng.between(300, 4_000)),
-            room_per_mille: rng.chance(200).then(|| rng.between(50, 800)),
+            room_per_mille: rng.chance(300).then(|| rng.between(50, 500)),
             memory_bytes_max: 1 << 30,
             checkpoints: rng.chance(500),
             drop_per_mille: rates[0],

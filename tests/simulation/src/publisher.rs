@@ -117,7 +117,7 @@ impl Publisher {
         self.place = engine.stream.len();
         if let Some(life) = &mut self.life {
             for message in told {
-                life.hear(message, tree);
+                life.hear(message, tree, plan.without);
             }
         }
         self.seal(plan);

@@ -130,6 +130,7 @@ impl Replica {
         plan: &Plan,
         now_ms: u64,
     ) -> Result<(), RestoreError> {
+        let cut = cut && plan.without != Some(Without::Refusal);
         let mut restore = Restore::new(Arc::clone(&self.cell));
         for slice in &state.slices {
             if cut {
@@ -144,8 +145,10 @@ impl Replica {
             let place = position.and_then(|(identity, entry)| Place::read(identity, entry));
             reading.place = place.unwrap_or_default();
         }
-        if plan.without == Some(Without::Convergence) {
-            self.tamper.claim(state.moved.clone());
+        match plan.without {
+            Some(Without::Convergence) => self.tamper.claim(state.moved.clone()),
+            Some(Without::PassingOver) => self.tamper.claim(state.passed_over.clone()),
+            _ => {}
         }
         Ok(())
     }
@@ -171,6 +174,11 @@ impl Replica {
             workers.extend(applied.workers);
         }
         (rejected, self.cell.positions(&workers).pop())
+    }
+
+    /// Workers that went for lack of memory and have not come back.
+    pub fn put_out(&self) -> impl Iterator<Item = u64> {
+        self.put_out.iter().copied()
     }
 
     /// What it lists of a worker.

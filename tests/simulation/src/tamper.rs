@@ -8,6 +8,8 @@ use kvatlas_index::WorkerKey;
 use kvatlas_wire::{frame, v1};
 use prost::Message as _;
 
+use crate::engine::{Message, Told};
+use crate::keeping::Claims;
 use crate::log::Record;
 use crate::plan::Without;
 use crate::record::seal;
@@ -19,16 +21,14 @@ const NOBODYS_HASH: u64 = 0x0bad_0bad_0bad_0bad;
 #[derive(Debug, Default)]
 pub struct Tamper {
     instances: BTreeMap<u64, u64>,
-    /// By worker, of a restored state: its epoch, and the events after the first that the second says
-    /// were applied while it was taken.
-    claims: BTreeMap<u64, (u64, u64, u64)>,
+    /// Of a restored state.
+    claims: Claims,
 }
 
 impl Tamper {
-    /// The cell was restored from a state that was taken while events were applied; it takes what it
-    /// got for the effect of all of them.
-    pub fn claim(&mut self, moved: BTreeMap<u64, (u64, u64, u64)>) {
-        self.claims = moved;
+    /// The cell was restored from a state; it takes what it got for the effect of these events, too.
+    pub fn claim(&mut self, claims: Claims) {
+        self.claims = claims;
     }
 
     /// The record as a cell without the rule would take it.
@@ -63,17 +63,25 @@ impl Tamper {
                 header.instance_id = self.instances.get(&position.epoch).copied().unwrap_or(0);
             }
             Without::GapCheck if is_current => close_gap(&mut batch, applied),
-            Without::Convergence => {
+            Without::Convergence | Without::PassingOver => {
                 let claimed = self.claims.get(&worker_id);
                 let claimed = claimed.filter(|&&(epoch, ..)| epoch == header.epoch);
                 if let Some(&(_, from, to)) = claimed {
-                    skip_claimed(&mut batch, from, to);
+                    skip_claimed(&mut batch, applied, (from, to));
                 }
             }
             _ => return record.clone(),
         }
         seal(&batch)
     }
+}
+
+/// What of an engine's message comes to a mirror that does not hear of what is offloaded.
+#[must_use]
+pub fn half_heard(message: &Message) -> Message {
+    let told = message.iter().copied();
+    told.filter(|told| !matches!(told, Told::Offloaded(_)))
+        .collect()
 }
 
 /// What is missing before it is passed over, and nobody is told how much there should be.
@@ -89,8 +97,14 @@ fn close_gap(batch: &mut v1::Batch, applied: u64) {
     }
 }
 
-/// These events change nothing: the set is taken to be their effect already.
-fn skip_claimed(batch: &mut v1::Batch, from: u64, to: u64) {
+/// These events change nothing: the set is taken to be their effect already, and nobody misses them.
+fn skip_claimed(batch: &mut v1::Batch, applied: u64, (from, to): (u64, u64)) {
+    let before = batch.first_event_id.saturating_sub(1);
+    if !batch.events.is_empty() && (from..before).contains(&applied) && before <= to {
+        let missing = (applied..before).map(|_| v1::Event::default());
+        batch.events.splice(0..0, missing);
+        batch.first_event_id = applied + 1;
+    }
     for (event, id) in batch.events.iter_mut().zip(batch.first_event_id..) {
         if from < id && id <= to {
             event.kind = Some(v1::event::Kind::Remove(v1::Remove {

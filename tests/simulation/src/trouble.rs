@@ -6,6 +6,8 @@ use crate::world::{Happening, World};
 
 /// Publishers that come beside the ones that were there first.
 const RIVALS_MAX: usize = 2;
+/// For so long a replica may be short of memory before the system ends it, if it does.
+const SHORT_MS_MAX: u64 = 2_500;
 
 impl World<'_> {
     /// One of the larger faults, and when the next one comes.
@@ -44,9 +46,13 @@ impl World<'_> {
                 });
                 self.replicas[replica].cut_off_until_ms = self.now_ms + ms;
             }
-            13 if self.plan.room_per_mille.is_some() => {
+            12 | 13 if self.plan.room_per_mille.is_some() => {
                 self.note("memory taken by others", || format!("replica {replica}"));
                 self.bring_neighbours(replica);
+                if self.rng.chance(500) {
+                    let pause_ms = self.rng.between(1, SHORT_MS_MAX);
+                    self.after(pause_ms, Happening::EndReplica(replica));
+                }
             }
             14 if self.publishers.len() < self.plan.workers + RIVALS_MAX => {
                 let worker = self.rng.below(self.plan.workers) as u64;
@@ -109,6 +115,15 @@ impl World<'_> {
         if self.engines[name].up {
             self.note("engine restarts", || format!("engine {name}"));
             self.engines[name].start(self.now_ms);
+        }
+    }
+
+    /// A replica whose memory is short is ended by the system.
+    pub(crate) fn run_short(&mut self, name: usize) {
+        if self.is_busy() && self.replicas[name].up {
+            self.report.tally.add("replica ended by its system");
+            let ms = self.rng.between(1, 1_000).min(self.left_ms());
+            self.end_replica(name, ms);
         }
     }
 

@@ -40,6 +40,7 @@ pub(crate) enum Happening {
     NeighboursGone,
     StartEngine(usize),
     StartPublisher(usize),
+    EndReplica(usize),
     StartReplica(usize),
     UpReplica(usize),
 }
@@ -157,8 +158,7 @@ impl<'a> World<'a> {
         let voices = (&self.engines[..], &self.publishers[..]);
         check::mirrored(workers, voices, tree)?;
         for (name, replica) in self.replicas.iter_mut().enumerate() {
-            let short = self.plan.room_per_mille.is_some() && self.neighbours > 0;
-            check::healed(replica, name, (workers, short), voices, tree)?;
+            check::healed(replica, name, workers, voices, tree)?;
         }
         Ok(())
     }
@@ -218,6 +218,7 @@ impl<'a> World<'a> {
                 self.engines[worker].start(self.now_ms);
             }
             Happening::StartPublisher(worker) => self.start_publisher(worker),
+            Happening::EndReplica(replica) => self.run_short(replica),
             Happening::StartReplica(replica) => self.start_replica(replica),
             Happening::UpReplica(replica) => return self.up_replica(replica),
         }

@@ -6,7 +6,7 @@ use kvatlas_simulation::{Without, replay_command, run};
 const SEEDS: u64 = 2_000;
 
 /// Faults, and what comes of them, that no half of the seeds may be without.
-const HAPPENINGS: [&str; 25] = [
+const HAPPENINGS: [&str; 26] = [
     "acknowledgement lost",
     "answer lost",
     "engine restarts",
@@ -26,6 +26,7 @@ const HAPPENINGS: [&str; 25] = [
     "record delayed",
     "record lost",
     "record repeated",
+    "replica ended by its system",
     "replica killed",
     "replica not reached by publishers",
     "replica started from a peer's state",
@@ -102,4 +103,24 @@ fn without_the_check_for_gaps_some_seed_fails() {
 #[test]
 fn without_the_convergence_of_states_some_seed_fails() {
     fails_without(Without::Convergence);
+}
+
+#[test]
+fn where_a_state_claims_what_was_passed_over_some_seed_fails() {
+    fails_without(Without::PassingOver);
+}
+
+#[test]
+fn where_half_a_state_is_taken_for_one_some_seed_fails() {
+    fails_without(Without::Refusal);
+}
+
+#[test]
+fn where_nobody_gets_room_again_some_seed_fails() {
+    fails_without(Without::Room);
+}
+
+#[test]
+fn where_a_mirror_misses_what_is_offloaded_some_seed_fails() {
+    fails_without(Without::Mirroring);
 }
