@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     };
     let (mut failed, mut appended, mut attempts) = (0_u64, 0, 0);
     let mut tally = Tally::default();
-    let seeds = flags.seeds.end.saturating_sub(flags.seeds.start);
+    let (first, end) = (flags.seeds.start, flags.seeds.end);
     for seed in flags.seeds {
         let mut trace = |at_ms: u64, what: String| {
             if flags.trace {
@@ -68,7 +68,11 @@ fn main() -> ExitCode {
             println!("  {}", replay_command(seed, flags.without));
         }
     }
-    println!("{seeds} seeds, {failed} failed; {appended} records, {attempts} recoveries");
+    let seeds = end.saturating_sub(first);
+    println!(
+        "{seeds} seeds from {first} to {}, {failed} failed; {appended} records, {attempts} recoveries",
+        end.saturating_sub(1)
+    );
     for (what, times) in tally.iter() {
         println!("{times:>10}  {what}");
     }
