@@ -1,6 +1,6 @@
 //! Prints what a query, a store and a remove cost, and what a membership weighs.
 //!
-//! `cargo run --release -p kvatlas-index --example micro [fleet | hot | grow | unique]`. Single-threaded, on tables too large for
+//! `cargo run --release -p kvatlas-index --example micro [fleet | hot | grow | unique | events]`. Single-threaded, on tables too large for
 //! the near caches; queries are drawn so that consecutive ones touch different memory.
 //!
 //! `unsafe` here: asking for this thread's processor time. Sound because the call writes nothing but the place it is
@@ -10,7 +10,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use kvatlas_hashing::sequence_step;
-use kvatlas_index::{FindOptions, Index, IndexConfig, Matches, Query, SlotId, Tier, WorkerKey};
+use kvatlas_index::{
+    FindOptions, Hashes, Index, IndexConfig, Matches, Query, Run, SlotId, Tier, WorkerKey,
+};
 
 fn mix(seed: u64) -> u64 {
     let mut z = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -286,6 +288,39 @@ fn grow() {
     }
 }
 
+/// What a block costs by how long its event is, with a call for each event and with one for many.
+fn events() {
+    const BLOCKS: u64 = 16_000_000;
+    const AT_A_TIME: usize = 64;
+    println!("{BLOCKS} blocks of 1,000 workers into room for a quarter more; ns a block");
+    println!("  blocks an event   a call each   a call for {AT_A_TIME}");
+    let hashes: Vec<u64> = (0..BLOCKS).map(mix).collect();
+    for blocks in [1, 8, 20, 60, 1000] {
+        let ns = [1, AT_A_TIME].map(|calls| {
+            let (index, slots) = fresh(IndexConfig::default());
+            index.reserve((BLOCKS + BLOCKS / 4) as usize);
+            let runs = hashes.chunks(blocks).zip(slots.iter().cycle());
+            let runs: Vec<Run<'_>> = runs
+                .map(|(chunks, &slot)| Run {
+                    slot,
+                    tier: Tier::Device,
+                    stores: true,
+                    hashes: Hashes::Chunks {
+                        parent: None,
+                        chunks,
+                    },
+                })
+                .collect();
+            let begun = Instant::now();
+            for runs in runs.chunks(calls) {
+                black_box(index.apply(runs.iter().copied()));
+            }
+            begun.elapsed().as_nanos() as f64 / BLOCKS as f64
+        });
+        println!("  {blocks:15} {:13.1} {:15.1}", ns[0], ns[1]);
+    }
+}
+
 /// The same work on a table that fits the near caches: what is left is computing.
 fn hot() {
     println!("1,000 workers x 128 mostly unique blocks");
@@ -346,5 +381,8 @@ fn main() {
     }
     if wants("unique") {
         unique();
+    }
+    if wants("events") {
+        events();
     }
 }

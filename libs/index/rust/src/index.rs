@@ -5,8 +5,6 @@
 
 use std::sync::Arc;
 
-use kvatlas_hashing::sequence_step;
-
 use crate::counters::{Counters, Events};
 use crate::grace::Grace;
 use crate::membership::{self, Directories, Kind, Writing};
@@ -19,7 +17,8 @@ use crate::sync::tally::Ordering::Relaxed;
 use crate::sync::{Mutex, tally};
 use crate::table::Directory;
 use crate::types::{
-    IndexConfig, IndexError, MemoryUse, SlotId, SlotSummary, Sweep, Tier, WorkerKey,
+    Applied, Hashes, IndexConfig, IndexError, MemoryUse, Run, SlotId, SlotSummary, Sweep, Tier,
+    WorkerKey,
 };
 
 /// Sequence hash → set of workers. Share it by `Arc`: every method takes `&self`; look-ups take no
@@ -75,6 +74,13 @@ impl Index {
         }
     }
 
+    /// Takes so many bytes for tables from the system, and keeps them for good: while tables grow within them, no write
+    /// waits for the system to find and clear pages. They count as idle until tables lie there. False if the system has
+    /// no more to give.
+    pub fn keep(&self, bytes: usize) -> bool {
+        self.shared.pages.keep(bytes)
+    }
+
     /// A fresh, empty slot for `worker`, not yet matchable. A worker may have several at a time: one
     /// that is matchable, one that a snapshot is being loaded into.
     ///
@@ -112,7 +118,8 @@ impl Index {
     /// Adds blocks to what a slot holds on a tier, in the order given; returns how many it did not
     /// hold there yet. Nothing for a retired slot.
     pub fn store(&self, slot: SlotId, tier: Tier, sequence_hashes: &[u64]) -> usize {
-        self.change::<true>(slot, tier, sequence_hashes.iter().copied())
+        self.apply_one(slot, tier, true, Hashes::Sequences(sequence_hashes))
+            .stored
     }
 
     /// As [`Self::store`], for blocks that are given by the hashes of their own tokens: the first follows the block whose
@@ -124,18 +131,25 @@ impl Index {
         parent: Option<u64>,
         chunk_hashes: &[u64],
     ) -> usize {
-        let chained = chunk_hashes.iter().scan(parent, |last, &chunk| {
-            let hash = last.map_or(chunk, |parent| sequence_step(parent, chunk));
-            *last = Some(hash);
-            Some(hash)
-        });
-        self.change::<true>(slot, tier, chained)
+        let chunks = chunk_hashes;
+        self.apply_one(slot, tier, true, Hashes::Chunks { parent, chunks })
+            .stored
     }
 
     /// Takes blocks from what a slot holds on a tier, in the order given; returns how many it did
     /// hold there. Nothing for a retired slot.
     pub fn remove(&self, slot: SlotId, tier: Tier, sequence_hashes: &[u64]) -> usize {
-        self.change::<false>(slot, tier, sequence_hashes.iter().copied())
+        self.apply_one(slot, tier, false, Hashes::Sequences(sequence_hashes))
+            .removed
+    }
+
+    fn apply_one(&self, slot: SlotId, tier: Tier, stores: bool, hashes: Hashes<'_>) -> Applied {
+        self.apply([Run {
+            slot,
+            tier,
+            stores,
+            hashes,
+        }])
     }
 
     /// Removes all that a live slot holds on one tier, at once: a pass over the whole table, shard by
@@ -149,7 +163,13 @@ impl Index {
             let hashes = self.shards.enter_shared().with(shard, |tables| {
                 tables.held_by(&self.directories, slot.slot, tier)
             });
-            self.change_pinned::<false>(slot, tier, hashes.into_iter(), &pin);
+            let run = Run {
+                slot,
+                tier,
+                stores: false,
+                hashes: Hashes::Sequences(&hashes),
+            };
+            self.apply_pinned(&mut std::iter::once(run), &pin);
         }
     }
 

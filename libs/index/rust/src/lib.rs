@@ -12,7 +12,7 @@
 //!
 //! and of a write:
 //!
-//! 1. [`index`] – the public type; batches, prefetching, locks, counts and digests
+//! 1. [`write`] / [`feed`] / [`ring`] – runs of changes, block by block, many blocks in flight; counts and digests
 //! 2. [`rights`] – who may write to a shard
 //! 3. [`membership`] – what storing or removing on one tier means for the tables of a shard
 //! 4. [`table`] / [`shard_table`] – open addressing: what readers see, what the one writer does
@@ -20,6 +20,7 @@
 //! 6. [`roster`] – worker slots, their lives, what is matchable now
 //! 7. [`sweep`] – removal of dead workers' memberships in bounded slices
 //! 8. [`grace`] – when memory and worker slots may be used again
+//! 9. [`pages`] / [`system`] – where tables lie
 //!
 //! [`export`] reads whole sets out again, all of them in one pass.
 #![allow(
@@ -33,6 +34,7 @@ mod counters;
 mod draw;
 mod entry;
 mod export;
+mod feed;
 mod filter;
 mod find;
 mod gather;
@@ -47,11 +49,13 @@ mod pages;
 mod query;
 mod renewal;
 mod rights;
+mod ring;
 mod roster;
 mod set;
 mod shard_table;
 mod sweep;
 mod sync;
+mod system;
 mod table;
 mod types;
 mod write;
@@ -64,5 +68,6 @@ pub use filter::SlotFilter;
 pub use index::Index;
 pub use query::{FindOptions, Query};
 pub use types::{
-    IndexConfig, IndexError, MemoryUse, SlotId, SlotSummary, Sweep, Tier, TierSummary, WorkerKey,
+    Applied, Hashes, IndexConfig, IndexError, MemoryUse, Run, SlotId, SlotSummary, Sweep, Tier,
+    TierSummary, WorkerKey,
 };

@@ -63,7 +63,7 @@ pub(crate) struct Changed {
     pub anywhere: bool,
 }
 
-const NOTHING: Changed = Changed {
+pub(crate) const NOTHING: Changed = Changed {
     tier: false,
     anywhere: false,
 };

@@ -15,19 +15,22 @@
 //! Checked by `pages::tests` and, through everything above it, by `tests/stress.rs` and `tests/accounting.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::ptr::NonNull;
 
 use parking_lot::Mutex;
 
-/// A large page.
-const PAGE: usize = 2 << 20;
+use crate::system::{self, PAGE};
+
 /// Pieces are multiples of this, and so aligned.
 const UNIT: usize = 256;
 const LARGEST_REGION: usize = 64 << 20;
 /// Of what is in use: more than that does not stay idle if whole pages of it can be handed back.
 const HAND_BACK_SHARE: usize = 32;
 /// Of what is in use: from then on holes are filled.
-const FILL_SHARE: usize = 6;
+const FILL_SHARE: usize = 12;
+/// A hole is a new stretch if it has room for so many pieces, and a page.
+const LEAST_IN_STRETCH: usize = 4;
 /// Idle pages that are not worth a thought.
 const FREE_PAGES: usize = 4;
 
@@ -41,8 +44,6 @@ struct Region {
     first: NonNull<u8>,
     bytes: usize,
     used_bytes: usize,
-    /// Offset from which on no piece was ever handed out.
-    fresh: usize,
     /// Per page, whether it may be other than zero, and takes memory.
     taken: Box<[bool]>,
 }
@@ -54,14 +55,16 @@ unsafe impl Send for Region {}
 struct Heap {
     /// By the address of their first byte.
     regions: BTreeMap<usize, Region>,
-    /// The region that fresh pieces come from.
-    newest: usize,
+    /// Where the next pieces come from, one behind another: free, but no hole.
+    stretch: Range<usize>,
     /// Holes: address to size, and the same the other way round.
     free: BTreeMap<usize, usize>,
     by_size: BTreeSet<(usize, usize)>,
     mapped_bytes: usize,
     used_bytes: usize,
     taken_pages: usize,
+    /// So many bytes in pages are never handed back.
+    kept_bytes: usize,
 }
 
 /// A piece and which parts of it may be other than zero.
@@ -91,6 +94,20 @@ impl Pages {
             .give(first.addr().get(), bytes.next_multiple_of(UNIT));
     }
 
+    /// Takes pages for so many bytes from the system, unless there are as many, and keeps them from now on: pieces that
+    /// are taken later need not wait for the system to find and clear memory. False if the system has no more.
+    pub fn keep(&self, bytes: usize) -> bool {
+        let mut heap = self.heap.lock();
+        heap.kept_bytes = heap.kept_bytes.max(bytes);
+        while heap.taken_pages * PAGE < bytes {
+            let missing = bytes - heap.taken_pages * PAGE;
+            if !heap.fill_region(missing.min(LARGEST_REGION)) {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Bytes of memory taken from the system, in whole pages, that no piece in use accounts for.
     pub fn idle_bytes(&self) -> usize {
         self.heap.lock().idle_bytes()
@@ -99,7 +116,7 @@ impl Pages {
 
 impl Heap {
     fn take(&mut self, bytes: usize) -> Option<Piece> {
-        let address = self.take_hole(bytes).or_else(|| self.take_fresh(bytes))?;
+        let address = self.take_hole(bytes).or_else(|| self.take_next(bytes))?;
         let (start, region) = self.regions.range_mut(..=address).next_back()?;
         region.used_bytes += bytes;
         self.used_bytes += bytes;
@@ -132,15 +149,37 @@ impl Heap {
         Some(address)
     }
 
-    fn take_fresh(&mut self, bytes: usize) -> Option<usize> {
-        let has_room = |region: &Region| region.bytes - region.fresh >= bytes;
-        if !self.regions.get(&self.newest).is_some_and(has_room) {
-            self.map(bytes)?;
+    /// The next piece of the stretch, or of another one.
+    fn take_next(&mut self, bytes: usize) -> Option<usize> {
+        if self.stretch.len() < bytes {
+            let rest = std::mem::take(&mut self.stretch);
+            if !rest.is_empty() {
+                self.add_free(rest.start, rest.len());
+            }
+            self.stretch = self.longest_stretch(bytes).or_else(|| self.map(bytes))?;
         }
-        let region = self.regions.get_mut(&self.newest)?;
-        let address = self.newest + region.fresh;
-        region.fresh += bytes;
+        let address = self.stretch.start;
+        self.stretch.start += bytes;
         Some(address)
+    }
+
+    /// The hole with the most pages that take memory already, if it is worth going on in.
+    fn longest_stretch(&mut self, bytes: usize) -> Option<Range<usize>> {
+        let least = (LEAST_IN_STRETCH * bytes).max(PAGE);
+        let holes = self.by_size.range((least, 0)..);
+        let &(size, address) =
+            holes.max_by_key(|&&(size, address)| self.taken_in(address, size))?;
+        self.remove_free(address, size);
+        Some(address..address + size)
+    }
+
+    /// Whole pages of a hole that take memory.
+    fn taken_in(&self, address: usize, size: usize) -> usize {
+        let Some((start, region)) = self.regions.range(..=address).next_back() else {
+            return 0;
+        };
+        let pages = whole_pages(address - start, size);
+        region.taken[pages].iter().filter(|&&taken| taken).count()
     }
 
     fn idle_bytes(&self) -> usize {
@@ -153,7 +192,7 @@ impl Heap {
             return;
         };
         region.used_bytes -= bytes;
-        let (is_unused, end) = (region.used_bytes == 0, start + region.bytes);
+        let end = start + region.bytes;
         if let Some((&before, &size)) = self.free.range(start..address).next_back()
             && before + size == address
         {
@@ -168,9 +207,6 @@ impl Heap {
             bytes += size;
         }
         self.add_free(address, bytes);
-        if is_unused {
-            self.unmap(start);
-        }
         self.hand_back();
     }
 
@@ -184,57 +220,114 @@ impl Heap {
         self.by_size.remove(&(bytes, address));
     }
 
-    /// Maps a region with room for `bytes`, where fresh pieces come from henceforth.
-    fn map(&mut self, bytes: usize) -> Option<()> {
+    /// Maps a region of so many bytes as a hole, and makes the system back all of it.
+    fn fill_region(&mut self, bytes: usize) -> bool {
+        let Some(hole) = self.map(bytes) else {
+            return false;
+        };
+        if let Some(region) = self.regions.get_mut(&hole.start) {
+            for (page, taken) in region.taken.iter_mut().enumerate() {
+                // SAFETY: within the region, of which nothing is handed out yet.
+                unsafe { region.first.add(page * PAGE).write_volatile(0) };
+                *taken = true;
+            }
+            self.taken_pages += region.taken.len();
+        }
+        self.add_free(hole.start, hole.len());
+        true
+    }
+
+    /// Maps a region with room for `bytes`, as the next stretch.
+    fn map(&mut self, bytes: usize) -> Option<Range<usize>> {
         let usual = (self.mapped_bytes / 4).clamp(PAGE, LARGEST_REGION);
         let size = usual.max(bytes).next_multiple_of(PAGE);
         let first = system::map(size)?;
-        self.newest = first.addr().get();
+        let start = first.addr().get();
         let region = Region {
             first,
             bytes: size,
             used_bytes: 0,
-            fresh: 0,
             taken: vec![false; size / PAGE].into(),
         };
-        self.regions.insert(self.newest, region);
+        self.regions.insert(start, region);
         self.mapped_bytes += size;
-        Some(())
+        Some(start..start + size)
     }
 
-    /// Gives up a region of which nothing is in use, so that what was handed out of it is one hole.
+    /// Gives up a region of which nothing is in use.
     fn unmap(&mut self, start: usize) {
-        if let Some(region) = self.regions.remove(&start) {
-            self.remove_free(start, region.fresh);
-            self.mapped_bytes -= region.bytes;
-            self.taken_pages -= region.taken.iter().filter(|&&taken| taken).count();
-            // SAFETY: mapped with that size, and all of it is free.
-            unsafe { system::unmap(region.first, region.bytes) };
+        let Some(region) = self.regions.remove(&start) else {
+            return;
+        };
+        let range = start..start + region.bytes;
+        if range.contains(&self.stretch.start) {
+            self.stretch = 0..0;
         }
+        // One hole, or two, if the stretch was in it.
+        let holes: Vec<_> = self
+            .free
+            .range(range)
+            .map(|(&at, &size)| (at, size))
+            .collect();
+        for (at, size) in holes {
+            self.remove_free(at, size);
+        }
+        self.mapped_bytes -= region.bytes;
+        self.taken_pages -= region.taken.iter().filter(|&&taken| taken).count();
+        // SAFETY: mapped with that size, and all of it is free.
+        unsafe { system::unmap(region.first, region.bytes) };
     }
 
-    /// Hands whole pages inside free pieces back to the system, as long as too much lies idle.
-    fn hand_back(&mut self) {
+    /// Pages that lie idle beyond what may stay so.
+    fn excess_pages(&self) -> usize {
         let may_stay = self.used_bytes / HAND_BACK_SHARE + FREE_PAGES / 2 * PAGE;
+        let stays = if self.used_bytes == 0 {
+            0
+        } else {
+            self.used_bytes + may_stay
+        };
+        self.taken_pages
+            .saturating_sub(stays.max(self.kept_bytes).div_ceil(PAGE))
+    }
+
+    /// Whether a region is without pieces, and not kept.
+    fn may_go(&self, region: &Region) -> bool {
+        let left = self.taken_pages - region.taken.iter().filter(|&&taken| taken).count();
+        region.used_bytes == 0 && left * PAGE >= self.kept_bytes
+    }
+
+    /// Hands regions without pieces, then whole pages inside holes, back to the system, as long as too much lies idle.
+    fn hand_back(&mut self) {
+        while self.excess_pages() > 0
+            && let Some((&start, _)) = self.regions.iter().find(|(_, region)| self.may_go(region))
+        {
+            self.unmap(start);
+        }
+        let mut excess = self.excess_pages();
         for &(size, address) in self.by_size.iter().rev() {
-            if size < PAGE || self.taken_pages * PAGE <= self.used_bytes + may_stay {
+            if size < PAGE || excess == 0 {
                 return;
             }
             let Some((start, region)) = self.regions.range_mut(..=address).next_back() else {
                 return;
             };
-            let from = (address - start).div_ceil(PAGE);
-            let to = (address + size - start) / PAGE;
-            for page in from..to {
-                if region.taken[page] {
+            for page in whole_pages(address - start, size) {
+                if region.taken[page] && excess > 0 {
                     // SAFETY: within the region, and within a free piece.
                     let handed = unsafe { system::discard(region.first.add(page * PAGE), PAGE) };
                     region.taken[page] = !handed;
                     self.taken_pages -= usize::from(handed);
+                    excess -= 1;
                 }
             }
         }
     }
+}
+
+/// The pages that lie within a hole as a whole, by its place in its region.
+fn whole_pages(offset: usize, size: usize) -> Range<usize> {
+    let first = offset.div_ceil(PAGE);
+    first..((offset + size) / PAGE).max(first)
 }
 
 impl Drop for Heap {
@@ -243,96 +336,6 @@ impl Drop for Heap {
             // SAFETY: mapped with that size. Every piece's owner shares the `Pages`, so there is none left.
             unsafe { system::unmap(region.first, region.bytes) };
         }
-    }
-}
-
-/// Elsewhere than on Linux: large aligned pieces of the general allocator, which are kept until all of a region is free.
-#[cfg(not(target_os = "linux"))]
-mod system {
-    use super::PAGE;
-    use std::alloc::{Layout, alloc_zeroed, dealloc};
-    use std::ptr::NonNull;
-
-    fn layout(bytes: usize) -> Option<Layout> {
-        Layout::from_size_align(bytes, PAGE).ok()
-    }
-
-    pub fn map(bytes: usize) -> Option<NonNull<u8>> {
-        // SAFETY: not zero-sized.
-        NonNull::new(unsafe { alloc_zeroed(layout(bytes)?) })
-    }
-
-    /// # Safety
-    /// Mapped by [`map`] with that size; not used any more.
-    pub unsafe fn unmap(first: NonNull<u8>, bytes: usize) {
-        if let Some(layout) = layout(bytes) {
-            // SAFETY: the caller vouches for it.
-            unsafe { dealloc(first.as_ptr(), layout) };
-        }
-    }
-
-    /// # Safety
-    /// None needed; as unsafe as where it does something.
-    pub unsafe fn discard(_first: NonNull<u8>, _bytes: usize) -> bool {
-        false
-    }
-}
-
-/// What is asked of the system, for sizes that are whole large pages.
-#[cfg(target_os = "linux")]
-mod system {
-    use super::PAGE;
-    use std::ptr::NonNull;
-
-    /// Zeroed memory, aligned to a large page, and to be made of such if there are any.
-    pub fn map(bytes: usize) -> Option<NonNull<u8>> {
-        let room = bytes.checked_add(PAGE)?;
-        // SAFETY: a mapping of its own, anywhere.
-        let mapped = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                room,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if mapped == libc::MAP_FAILED {
-            return None;
-        }
-        let mapped = mapped.cast::<u8>();
-        let before = mapped.align_offset(PAGE);
-        // SAFETY: the mapping has a page more than asked for, so what is cut off at either end is within it, and the
-        // rest begins within it.
-        unsafe {
-            let first = mapped.add(before);
-            if before > 0 {
-                libc::munmap(mapped.cast(), before);
-            }
-            if before < PAGE {
-                libc::munmap(first.add(bytes).cast(), PAGE - before);
-            }
-            // A wish: without large pages it is only slower.
-            libc::madvise(first.cast(), bytes, libc::MADV_HUGEPAGE);
-            NonNull::new(first)
-        }
-    }
-
-    /// # Safety
-    /// Mapped by [`map`] with that size; not used any more.
-    pub unsafe fn unmap(first: NonNull<u8>, bytes: usize) {
-        // SAFETY: the caller vouches for it.
-        unsafe { libc::munmap(first.as_ptr().cast(), bytes) };
-    }
-
-    /// Gives the memory back and keeps the addresses, which read as zero afterwards; whether it did.
-    ///
-    /// # Safety
-    /// Whole pages within a mapping, which nobody uses.
-    pub unsafe fn discard(first: NonNull<u8>, bytes: usize) -> bool {
-        // SAFETY: the caller vouches for it.
-        unsafe { libc::madvise(first.as_ptr().cast(), bytes, libc::MADV_DONTNEED) == 0 }
     }
 }
 
@@ -382,6 +385,31 @@ mod tests {
             prop_assert!(heap.regions.is_empty() && heap.free.is_empty() && heap.by_size.is_empty());
             prop_assert_eq!((heap.mapped_bytes, heap.used_bytes, heap.taken_pages), (0, 0, 0));
         }
+    }
+
+    #[test]
+    fn kept_pages_stay_and_serve_pieces_before_the_system_is_asked() {
+        let pages = Pages::default();
+        assert!(pages.keep(20 * PAGE));
+        assert_eq!(pages.idle_bytes(), 20 * PAGE);
+        let pieces: Vec<_> = (0..40).map(|_| pages.take(PAGE / 2).unwrap()).collect();
+        assert_eq!(pages.idle_bytes(), 0);
+        let more = pages.take(PAGE).unwrap();
+        for first in pieces {
+            // SAFETY: taken for that size, and used no more.
+            unsafe { pages.give(first, PAGE / 2) };
+        }
+        // SAFETY: as above.
+        unsafe { pages.give(more, PAGE) };
+        let idle = pages.idle_bytes();
+        assert!((20 * PAGE..=22 * PAGE).contains(&idle), "{idle} idle");
+        let again = pages.take(PAGE).unwrap();
+        assert_eq!(pages.idle_bytes(), idle - PAGE);
+        // SAFETY: the piece is the test's, and has that size.
+        let zeroed = unsafe { std::slice::from_raw_parts(again.as_ptr(), PAGE) };
+        assert!(zeroed.iter().all(|&byte| byte == 0));
+        // SAFETY: as above.
+        unsafe { pages.give(again, PAGE) };
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::counters::{count, count_many};
 use crate::entry::packed;
 use crate::set::{Holders, Set, is_held};
 use crate::shard_table::{ShardTable, Shared, Target};
-use crate::table::{Directory, Slot, Slots, capacity_of_class, class_for};
+use crate::table::{Directory, SLOTS_PER_LINE, Slot, Slots, capacity_of_class, class_for};
 use crate::zeroed::Zeroed;
 
 /// Keys a table of `capacity` slots may have: 7/8, and always one slot vacant.
@@ -143,6 +143,7 @@ impl ShardTable {
     ) {
         let any_dead = shared.roster.any_dead();
         let (slots, mut held, mut swept) = (Slots::of(new), 0, 0);
+        let mut keyed = vec![0; new.len() / SLOTS_PER_LINE];
         for entry in old.as_slice() {
             let set = entry.set();
             let word = if any_dead || set.is_spilled() {
@@ -152,7 +153,7 @@ impl ShardTable {
             };
             if is_held(word) {
                 let key = entry.key();
-                slots.fill(directory.place(key).scaled, key, word);
+                slots.fill(&mut keyed, directory.place(key).scaled, key, word);
                 held += 1;
             }
         }

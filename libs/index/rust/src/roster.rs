@@ -45,7 +45,7 @@ struct Record {
 }
 
 /// What one call changed for one slot; gathered, then applied at once.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Change {
     pub tier_count: usize,
     pub blocks: usize,

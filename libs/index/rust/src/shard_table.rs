@@ -58,8 +58,12 @@ pub(crate) struct ShardTable {
 pub(crate) struct Search<'p> {
     pub hash: u64,
     slots: Slots<'p>,
-    shard: u32,
-    home: u32,
+    shard: u16,
+    run: u16,
+    /// Which search of its call it is.
+    pub order: u32,
+    /// First slot of the line that it reads next.
+    at: u32,
     /// Lines that were read, full of other keys.
     step: u32,
     /// A slot on the way that may take another key, plus one.
@@ -67,40 +71,60 @@ pub(crate) struct Search<'p> {
 }
 
 impl<'p> Search<'p> {
-    /// Starts the search, and fetching the line where it begins.
+    /// The beginning of a search for a block of a run. [`Self::fetch`] starts fetching the line where it begins.
     #[inline(always)]
-    pub fn start(hash: u64, directory: &Directory, pin: &'p Pin<'_>) -> Self {
+    pub fn start(hash: u64, run: usize, directory: &Directory, pin: &'p Pin<'_>) -> Self {
         let Place { shard, scaled } = directory.place(hash);
         let slots = directory.open(shard, pin).unwrap_or_default();
-        let home = slots.home(scaled);
-        if let Some(line) = slots.line(home) {
-            prefetch(line);
-        }
         Self {
             hash,
             slots,
-            // Shards are at most 2^16, and a table of one of them has far less than 2^32 slots.
-            shard: shard as u32,
-            home: home as u32,
+            // Shards are at most 2^16, and runs fewer; a table of a shard has far less than 2^32 slots.
+            shard: shard as u16,
+            run: run as u16,
+            order: 0,
+            at: slots.home(scaled) as u32,
             step: 0,
             spare: 0,
         }
     }
 
+    /// The same search from its beginning.
+    pub fn anew(&self, directory: &Directory, pin: &'p Pin<'_>) -> Self {
+        Self {
+            order: self.order,
+            ..Self::start(self.hash, self.run(), directory, pin)
+        }
+    }
+
+    /// Starts fetching the line where it begins.
+    #[inline(always)]
+    pub fn fetch(&self) {
+        if let Some(line) = self.line() {
+            prefetch(line);
+        }
+    }
+
     pub fn shard(&self) -> usize {
-        self.shard as usize
+        self.shard.into()
+    }
+
+    /// Which run the block is of.
+    pub fn run(&self) -> usize {
+        self.run.into()
     }
 
     #[inline(always)]
     fn line(&self) -> Option<&'p Line> {
-        self.slots
-            .line(self.slots.probed(self.home as usize, self.step as usize))
+        self.slots.line(self.at as usize)
     }
 
     /// Goes on to the next line, and starts fetching it.
     #[inline(always)]
-    fn advance(&mut self) {
+    fn advance(&mut self, directory: &Directory) {
         self.step += 1;
+        let Place { scaled, .. } = directory.place(self.hash);
+        self.at = self.slots.after(self.at as usize, scaled, self.step) as u32;
         if let Some(line) = self.line() {
             prefetch(line);
         }
@@ -110,10 +134,9 @@ impl<'p> Search<'p> {
     #[inline(always)]
     fn note_spare(&mut self, line: &Line, now: u64) {
         if self.spare == 0 {
-            let at = self.slots.probed(self.home as usize, self.step as usize);
             let free = marks(line, |entry| takes_key(entry.word(), now));
             if free != 0 {
-                self.spare = (at + free.trailing_zeros() as usize + 1) as u32;
+                self.spare = self.at + free.trailing_zeros() + 1;
             }
         }
     }
@@ -147,6 +170,30 @@ fn has_vacancy(line: &Line) -> bool {
     line[SLOTS_PER_LINE - 1].set().is_vacant()
 }
 
+/// What came of a look at a search's next line.
+pub(crate) enum Step {
+    /// The search reads another line.
+    Further,
+    /// A holder was added or taken; false if there was nothing to change.
+    Done(bool),
+    /// The search must begin anew: its table is another now, or the slot that it meant to fill is taken. Until it has
+    /// ended, no search for the same hash that began after it may go on.
+    Anew,
+}
+
+/// A search from beginning to end with no others in flight.
+fn alone<'p>(target: Target<'p>, hash: u64, mut step: impl FnMut(&mut Search<'p>) -> Step) -> bool {
+    let start = || Search::start(hash, 0, target.directory, target.pin);
+    let mut search = start();
+    loop {
+        match step(&mut search) {
+            Step::Further => {}
+            Step::Done(changed) => return changed,
+            Step::Anew => search = start(),
+        }
+    }
+}
+
 impl ShardTable {
     pub fn is_unused(&self) -> bool {
         self.slots.is_none()
@@ -162,72 +209,57 @@ impl ShardTable {
             .is_some_and(|array| Slots::of(array).locate(hash, place.scaled).1.contains(slot))
     }
 
-    /// Starts a search anew if the table it began in is no longer this one.
-    #[inline(always)]
-    fn follow<'p>(&self, search: &mut Search<'p>, target: Target<'p>) {
-        if !search.slots.are_of(self.slots.as_ref()) {
-            *search = Search::start(search.hash, target.directory, target.pin);
-        }
-    }
-
-    /// Looks at the search's next line, to add `slot` to the holders of its hash. None if the search goes
-    /// on; else false if it was one.
+    /// Looks at the search's next line, to add `slot` to the holders of its hash.
     #[inline(always)]
     pub fn insert_step<'p>(
         &mut self,
         target: Target<'p>,
         search: &mut Search<'p>,
         slot: u16,
-    ) -> Option<bool> {
-        self.follow(search, target);
+    ) -> Step {
+        if !search.slots.are_of(self.slots.as_ref()) {
+            return Step::Anew;
+        }
         let Some(line) = search.line() else {
-            return self.insert_renewed(target, search);
+            self.renew(target, search.shard());
+            return Step::Anew;
         };
         let one = Few::one(slot).word();
         if let Some(entry) = keyed(line, search.hash) {
             let set = entry.set();
             if set.word() == one {
-                return Some(false);
+                return Step::Done(false);
             }
             if !set.is_vacant() {
-                return Some(self.insert_beside(target, search.shard(), entry, set, slot));
+                return Step::Done(self.insert_beside(target, search.shard(), entry, set, slot));
             }
         }
         if !has_vacancy(line) {
             search.note_spare(line, target.now);
-            search.advance();
-            return None;
+            search.advance(target.directory);
+            return Step::Further;
         }
         if let Some(spare) = search.spare() {
             if takes_key(spare.word(), target.now) {
                 spare.claim(search.hash, one);
                 self.held += 1;
-                return Some(true);
+                return Step::Done(true);
             }
             // Another search in flight has taken it, perhaps for the same hash: on a line that this one has passed.
-            *search = Search::start(search.hash, target.directory, target.pin);
-            return None;
+            return Step::Anew;
         }
         let free = marks(line, |entry| takes_key(entry.word(), target.now));
         let entry = &line[free.trailing_zeros() as usize % SLOTS_PER_LINE];
         if entry.set().is_vacant() {
             if self.room == 0 {
-                return self.insert_renewed(target, search);
+                self.renew(target, search.shard());
+                return Step::Anew;
             }
             self.room -= 1;
         }
         entry.claim(search.hash, one);
         self.held += 1;
-        Some(true)
-    }
-
-    /// As [`Self::insert_step`], where there is no table, or it is full.
-    #[cold]
-    #[inline(never)]
-    fn insert_renewed<'p>(&mut self, target: Target<'p>, search: &mut Search<'p>) -> Option<bool> {
-        self.renew(target, search.shard());
-        *search = Search::start(search.hash, target.directory, target.pin);
-        None
+        Step::Done(true)
     }
 
     /// Adds `slot` to a set that is there already, be it empty.
@@ -254,39 +286,40 @@ impl ShardTable {
         true
     }
 
-    /// Looks at the search's next line, to take `slot` from the holders of its hash. None if the search
-    /// goes on; else false if it was none.
+    /// Looks at the search's next line, to take `slot` from the holders of its hash.
     #[inline(always)]
     pub fn remove_step<'p>(
         &mut self,
         target: Target<'p>,
         search: &mut Search<'p>,
         slot: u16,
-    ) -> Option<bool> {
-        self.follow(search, target);
+    ) -> Step {
+        if !search.slots.are_of(self.slots.as_ref()) {
+            return Step::Anew;
+        }
         let Some(line) = search.line() else {
-            return Some(false);
+            return Step::Done(false);
         };
         if let Some(entry) = keyed(line, search.hash) {
             let set = entry.set();
             if set.word() == Few::one(slot).word() {
                 entry.publish(emptied(target.pin.unlinked_passes()));
                 self.lost_one(target, search.shard());
-                return Some(true);
+                return Step::Done(true);
             }
             if !set.is_vacant() {
                 let (left, any) = entry::leave(entry, set, slot, &mut self.arena, target);
                 if left && !any {
                     self.lost_one(target, search.shard());
                 }
-                return Some(left);
+                return Step::Done(left);
             }
         }
         if has_vacancy(line) {
-            return Some(false);
+            return Step::Done(false);
         }
-        search.advance();
-        None
+        search.advance(target.directory);
+        Step::Further
     }
 
     #[inline(always)]
@@ -301,22 +334,16 @@ impl ShardTable {
 
     /// Adds `slot` to the holders of `hash`; false if it was one.
     pub fn insert(&mut self, target: Target<'_>, hash: u64, slot: u16) -> bool {
-        let mut search = Search::start(hash, target.directory, target.pin);
-        loop {
-            if let Some(inserted) = self.insert_step(target, &mut search, slot) {
-                return inserted;
-            }
-        }
+        alone(target, hash, |search| {
+            self.insert_step(target, search, slot)
+        })
     }
 
     /// Takes `slot` from the holders of `hash`; false if it was none.
     pub fn remove(&mut self, target: Target<'_>, hash: u64, slot: u16) -> bool {
-        let mut search = Search::start(hash, target.directory, target.pin);
-        loop {
-            if let Some(removed) = self.remove_step(target, &mut search, slot) {
-                return removed;
-            }
-        }
+        alone(target, hash, |search| {
+            self.remove_step(target, search, slot)
+        })
     }
 
     /// Removes every member whose bit is in `gone` from up to `budget` slots from `from` on.

@@ -10,7 +10,9 @@
 //! fit the nearest cache) a reader goes straight to the slot: one miss a probe. The home slot is the
 //! hash's place on a scale of 0 to 1, so a capacity need not be a power of two, and a copy into another
 //! capacity walks both arrays in order. Home is a cache line of four slots; it is filled from its first
-//! slot on, then the other lines of its group of four, then the groups after it.
+//! slot on. Where it is full, the search goes on with the line beside it, which is fetched at little cost, then leaps to
+//! another pair of lines, as far as the hash's lower bits say. So full lines do not gather in runs: a table that is 7/8
+//! full takes a new key after three lines more, instead of six if it went from line to line.
 //!
 //! A slot's key is written before the word that leaves "vacant" or "empty"; it is replaced only if the word has been
 //! "empty" for a grace period. So a reader sees at most one change of a slot's key while it is pinned, and that one from
@@ -88,32 +90,32 @@ impl Slot {
 /// Slots in a cache line, the unit of probing. They get their keys from the first to the last.
 pub(crate) const SLOTS_PER_LINE: usize = 4;
 pub(crate) type Line = [Slot; SLOTS_PER_LINE];
-/// Lines that overflow into each other before they do into those after them. Larger groups are full less
-/// often, so that searches end soon even in tables that are nearly so.
-const LINES_PER_GROUP: usize = crate::sync::sized(4, 1);
-const SLOTS_PER_GROUP: usize = SLOTS_PER_LINE * LINES_PER_GROUP;
+/// Capacities are multiples of it.
+const SLOTS_PER_UNIT: usize = SLOTS_PER_LINE * crate::sync::sized(4, 1);
+/// Lines that a search reads in pairs; then it goes from line to line, and so to all of them.
+const LEAPS: u32 = 32;
 
-/// Capacities are whole groups: any number up to 63, then 32 to 63 times a power of two, so that
+/// Capacities are whole units: any number up to 63, then 32 to 63 times a power of two, so that
 /// rounding up never adds more than 1/32. The class is such a number in 16 bits, ascending with it.
 pub(crate) fn capacity_of_class(class: u16) -> usize {
     let class = usize::from(class);
-    let groups = if class < 64 {
+    let units = if class < 64 {
         class
     } else {
         (32 + class % 32) << (class / 32 - 1)
     };
-    SLOTS_PER_GROUP * groups
+    SLOTS_PER_UNIT * units
 }
 
 /// The smallest class with at least `slots` slots.
 pub(crate) fn class_for(slots: usize) -> u16 {
-    let groups = slots.div_ceil(SLOTS_PER_GROUP).max(1);
-    if groups < 64 {
-        return groups as u16;
+    let units = slots.div_ceil(SLOTS_PER_UNIT).max(1);
+    if units < 64 {
+        return units as u16;
     }
-    let exponent = groups.ilog2() - 5;
+    let exponent = units.ilog2() - 5;
     // Rounding up to 64 carries over into the exponent: the next class, as it should be.
-    ((exponent as u16 + 1) << 5) + (groups.div_ceil(1 << exponent) - 32) as u16
+    ((exponent as u16 + 1) << 5) + (units.div_ceil(1 << exponent) - 32) as u16
 }
 
 /// The slots of one generation, borrowed for as long as a pin (or the shard's lock) holds them.
@@ -140,11 +142,10 @@ impl<'p> Slots<'p> {
     /// The slot that has the key, or else the vacant slot where its search ends.
     #[inline]
     pub fn locate(self, hash: u64, scaled: u64) -> (&'p Slot, Set<'p>) {
-        let home = self.home(scaled);
+        let mut at = self.home(scaled);
         let mut step = 0;
         // Ends: the writer keeps at least one slot vacant.
         loop {
-            let at = self.probed(home, step);
             let line = &self.slots[at..at + SLOTS_PER_LINE];
             let sets: [Set<'p>; SLOTS_PER_LINE] = std::array::from_fn(|at| line[at].set());
             let mut found = 0u32;
@@ -158,6 +159,7 @@ impl<'p> Slots<'p> {
                 return (&line[at], sets[at]);
             }
             step += 1;
+            at = self.after(at, scaled, step);
         }
     }
 
@@ -180,38 +182,47 @@ impl<'p> Slots<'p> {
         self.slots.get(at..)?.first_chunk()
     }
 
-    /// Writer only, before the slots are announced: adds a key that is not there yet.
+    /// Writer only, before the slots are announced: adds a key that is not there yet. `keyed` counts the keys of
+    /// each line.
     #[inline(always)]
-    pub fn fill(self, scaled: u64, key: u64, word: u64) {
-        let home = self.home(scaled);
+    pub fn fill(self, keyed: &mut [u8], scaled: u64, key: u64, word: u64) {
+        let mut at = self.home(scaled);
         let mut step = 0;
         loop {
-            let at = self.probed(home, step);
-            let line = &self.slots[at..at + SLOTS_PER_LINE];
-            // Lines fill from the first slot on, so there are as many keys as words that are not vacant.
-            let keys: usize = line
-                .iter()
-                .map(|slot| usize::from(!slot.set().is_vacant()))
-                .sum();
-            if let Some(entry) = line.get(keys) {
-                entry.claim(key, word);
+            let keys = &mut keyed[at / SLOTS_PER_LINE];
+            if usize::from(*keys) < SLOTS_PER_LINE {
+                self.slots[at + usize::from(*keys)].claim(key, word);
+                *keys += 1;
                 return;
             }
             step += 1;
+            at = self.after(at, scaled, step);
         }
     }
 
-    /// The first slot of the line that is probed as number `step`: all lines of the home's group first, the
-    /// nearest first, then those of the groups after it.
+    /// The first slot of the line that a search reads as number `step`, after the one that begins at slot `at`.
     #[inline]
-    pub fn probed(self, home: usize, step: usize) -> usize {
-        let within = (step % LINES_PER_GROUP) * SLOTS_PER_LINE;
-        let further = (home ^ within) + step / LINES_PER_GROUP * SLOTS_PER_GROUP;
-        if further < self.slots.len() {
-            further
+    pub fn after(self, at: usize, scaled: u64, step: u32) -> usize {
+        let beside = at ^ SLOTS_PER_LINE;
+        let next = if step >= LEAPS {
+            at + SLOTS_PER_LINE
+        } else if step % 2 == 1 {
+            // The last line of a table may have none beside it.
+            return if beside < self.slots.len() {
+                beside
+            } else {
+                at
+            };
+        } else {
+            let lines = (self.slots.len() / SLOTS_PER_LINE) as u64;
+            let leap = ((scaled & u64::from(u32::MAX)) * lines) >> 32 | 1;
+            beside + leap as usize * SLOTS_PER_LINE
+        };
+        if next < self.slots.len() {
+            next
         } else {
             // Without slots there is no line, and whoever asks for it is told so.
-            further.checked_rem(self.slots.len()).unwrap_or(0)
+            next.checked_rem(self.slots.len()).unwrap_or(0)
         }
     }
 }

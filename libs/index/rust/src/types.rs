@@ -139,3 +139,39 @@ impl MemoryUse {
         self.tables + self.bitmaps + self.fixed + self.idle + self.retired
     }
 }
+
+/// Blocks that one slot gains or loses on one tier, in this order.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    /// Whose.
+    pub slot: SlotId,
+    /// Where.
+    pub tier: Tier,
+    /// They come; else they go.
+    pub stores: bool,
+    /// Which.
+    pub hashes: Hashes<'a>,
+}
+
+/// Blocks, by their hashes.
+#[derive(Clone, Copy, Debug)]
+pub enum Hashes<'a> {
+    /// By sequence hashes.
+    Sequences(&'a [u64]),
+    /// By the hashes of their own tokens.
+    Chunks {
+        /// Sequence hash of the block before the first; none if that begins a prompt.
+        parent: Option<u64>,
+        /// One for each.
+        chunks: &'a [u64],
+    },
+}
+
+/// How many blocks a call changed; those that came and were there, or went and were not, do not count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Applied {
+    /// That came.
+    pub stored: usize,
+    /// That went.
+    pub removed: usize,
+}

@@ -1,97 +1,56 @@
-//! The way of a change into the tables: many blocks in flight, one after another in each.
+//! The way of changes into the tables: many blocks in flight, one after another in each.
 //!
-//! What a block costs is above all the miss on its cache line. So up to [`IN_FLIGHT`] searches go on at a time, in a
-//! ring: each starts fetching the line it reads next and goes to the back, so that by its turn the line is there. A
-//! search reads further lines only where the one before is full. Blocks of one call may therefore take effect in
-//! another order than given; equal ones do not overtake each other, since their searches read the same lines.
+//! What a block costs is above all the miss on its cache line, and on the way to it the walk through the page tables. So
+//! some tens of searches go on at a time, in a [`Ring`], whichever runs they belong to. They begin in groups, whose
+//! lines are asked for at once: a request is done with only when its address is known, and only as many walks overlap as
+//! requests stand close together in the program. A search goes to the back of the ring whenever it needs another line,
+//! which it does only where the one before is full, so that by its turn the line is there.
+//!
+//! Blocks of one call may therefore take effect in another order than given. Equal ones do not overtake each other:
+//! their searches read the same lines, one behind the other, and where one must begin anew, all of its shard do, and end
+//! one after another.
 //!
 //! A writer takes the right to write for a window of blocks, at next to no cost while it is alone ([`crate::rights`]).
 
+use crate::feed::{Feed, Left, Part};
 use crate::grace::Pin;
 use crate::index::Index;
-use crate::membership::{Changed, Kind, Member, Writing};
+use crate::membership::{Changed, Kind, Member, NOTHING, Writing};
 use crate::rights::Rights;
-use crate::roster::Change;
-use crate::shard_table::Search;
+use crate::ring::{GROUP, Ring};
+use crate::shard_table::{Search, Step};
 use crate::sync::tally::Ordering::Relaxed;
-use crate::types::{SlotId, Tier};
+use crate::types::{Applied, Run, Tier};
 
-/// Searches that wait for memory at a time: more than a core has outstanding misses.
-const IN_FLIGHT: usize = 32;
 /// Removals after which the epoch is asked to move on.
 const STEP_AFTER: usize = 1024;
 /// Blocks written under one right to write, so that other writers get theirs.
 const WINDOW: usize = 512;
+/// Runs that a window has part in at most.
+const RUNS: usize = 32;
 
-/// Searches under way, first in first out.
-struct Ring<'p> {
-    searches: [Search<'p>; IN_FLIGHT],
-    first: usize,
-    end: usize,
-}
-
-impl<'p> Ring<'p> {
-    fn new() -> Self {
-        Self {
-            searches: [Search::default(); IN_FLIGHT],
-            first: 0,
-            end: 0,
-        }
-    }
-
-    #[inline(always)]
-    fn has_room(&self) -> bool {
-        self.end - self.first < IN_FLIGHT
-    }
-
-    #[inline(always)]
-    fn push(&mut self, search: Search<'p>) {
-        self.searches[self.end % IN_FLIGHT] = search;
-        self.end += 1;
-    }
-
-    /// The search whose turn it is.
-    #[inline(always)]
-    fn front(&mut self) -> Option<&mut Search<'p>> {
-        (self.first < self.end).then(|| &mut self.searches[self.first % IN_FLIGHT])
-    }
-
-    #[inline(always)]
-    fn drop_front(&mut self) {
-        self.first += 1;
-    }
-
-    #[inline(always)]
-    fn front_to_back(&mut self) {
-        self.searches[self.end % IN_FLIGHT] = self.searches[self.first % IN_FLIGHT];
-        self.first += 1;
-        self.end += 1;
-    }
-}
-
-/// Whose blocks are changed, and where.
-#[derive(Clone, Copy)]
-struct Run<'a> {
-    writing: Writing<'a>,
-    slot: SlotId,
-    tier: Tier,
+/// A window: what is under way under one right to write.
+struct Window<'a, 'p> {
+    writing: Writing<'p>,
+    rights: Rights<'a>,
+    ring: Ring<'p>,
+    parts: [Part; RUNS],
+    part_count: usize,
+    /// Blocks that may still begin.
+    room: usize,
 }
 
 impl Index {
-    /// Stores (`STORES`) or removes blocks of a slot on a tier; returns on how many that changed something.
-    pub(crate) fn change<const STORES: bool>(
-        &self,
-        slot: SlotId,
-        tier: Tier,
-        hashes: impl Iterator<Item = u64>,
-    ) -> usize {
+    /// Applies runs of changes. Those of one slot take effect as if one after another, in the order given. Nothing
+    /// happens for retired slots.
+    pub fn apply<'a>(&self, runs: impl IntoIterator<Item = Run<'a>>) -> Applied {
         let pin = self.shared.grace.pin();
-        let changed = self.change_pinned::<STORES>(slot, tier, hashes, &pin);
+        let applied = self.apply_pinned(&mut runs.into_iter(), &pin);
         drop(pin);
-        if !STORES {
-            self.age_emptied(changed);
+        if applied.removed > 0 {
+            self.age_emptied(applied.removed);
         }
-        changed
+        applied
     }
 
     /// Moves the epoch on after every so many removals, so that their slots may soon take other keys.
@@ -104,122 +63,222 @@ impl Index {
         }
     }
 
-    pub(crate) fn change_pinned<const STORES: bool>(
+    pub(crate) fn apply_pinned<'a>(
         &self,
-        slot: SlotId,
-        tier: Tier,
-        hashes: impl Iterator<Item = u64>,
+        runs: &mut dyn Iterator<Item = Run<'a>>,
         pin: &Pin<'_>,
-    ) -> usize {
-        let run = Run {
-            writing: Writing::new(&self.shared, &self.directories, pin),
-            slot,
-            tier,
+    ) -> Applied {
+        let mut applied = Applied::default();
+        let writing = Writing::new(&self.shared, &self.directories, pin);
+        let Some(mut feed) = Feed::new(runs) else {
+            return applied;
         };
-        let mut hashes = hashes.peekable();
-        let mut change = Change::default();
-        while hashes.peek().is_some() {
-            if !self.change_window::<STORES>(run, hashes.by_ref().take(WINDOW), &mut change) {
-                break;
-            }
+        while feed.is_unfinished() {
+            let mut window = Window::new(writing, self.shards.enter(), feed.part);
+            window.run(&mut feed);
+            window.account(&mut applied);
         }
-        self.shared.roster.account(slot.slot, tier, &change, STORES);
-        change.tier_count
+        applied
+    }
+}
+
+impl<'a, 'p> Window<'a, 'p> {
+    fn new(writing: Writing<'p>, rights: Rights<'a>, first: Part) -> Self {
+        Self {
+            writing,
+            rights,
+            ring: Ring::new(),
+            parts: [first; RUNS],
+            part_count: 1,
+            room: WINDOW,
+        }
     }
 
-    /// One window under one right to write; false if the slot's life is over.
+    /// Starts as many blocks as the window has room for, and ends them all.
     #[inline(always)]
-    fn change_window<const STORES: bool>(
-        &self,
-        run: Run<'_>,
-        mut hashes: impl Iterator<Item = u64>,
-        change: &mut Change,
-    ) -> bool {
-        let mut rights = self.shards.enter();
-        // Asked while no sweep can pass the shard, see `Roster::writable`. And while pinned: so the slot
-        // cannot begin another life before what was changed is accounted for.
-        if rights.is_sole() && !self.shared.roster.writable(run.slot) {
-            return false;
+    fn run(&mut self, feed: &mut Feed<'_, '_>) {
+        self.check(feed);
+        loop {
+            while self.ring.has_room_for_group() && self.begin_group(feed) {}
+            let Some(search) = self.ring.front() else {
+                return;
+            };
+            let part = &mut self.parts[search.run()];
+            match part.step(self.writing, &mut self.rights, search) {
+                Stepped::Further => self.ring.front_to_back(),
+                Stepped::Done(changed) => {
+                    part.count(search.hash, changed);
+                    self.ring.drop_front();
+                }
+                Stepped::Anew => {
+                    let shard = search.shard();
+                    self.settle(shard);
+                }
+            }
         }
+    }
+
+    /// Ends all searches in flight in a shard, one after another, in the order in which they began.
+    #[cold]
+    #[inline(never)]
+    fn settle(&mut self, shard: usize) {
         let Writing {
             directories, pin, ..
-        } = run.writing;
-        let mut ring = Ring::new();
-        loop {
-            while ring.has_room()
-                && let Some(hash) = hashes.next()
-            {
-                let search = Search::start(hash, &directories[0], pin);
-                rights.prefetch(search.shard());
-                ring.push(search);
-            }
-            let Some(search) = ring.front() else {
-                return true;
-            };
-            match run.step::<STORES>(&mut rights, search) {
-                Step::Further => ring.front_to_back(),
-                Step::Done(changed) => {
-                    change.tier_count += usize::from(changed.tier);
-                    change.blocks += usize::from(changed.anywhere);
-                    change.digest ^= if changed.tier { search.hash } else { 0 };
-                    ring.drop_front();
+        } = self.writing;
+        for stale in self.ring.take_out(shard) {
+            let part = &mut self.parts[stale.run()];
+            let mut search = stale.anew(&directories[0], pin);
+            loop {
+                match part.step(self.writing, &mut self.rights, &mut search) {
+                    Stepped::Further => {}
+                    Stepped::Done(changed) => break part.count(search.hash, changed),
+                    Stepped::Anew => search = stale.anew(&directories[0], pin),
                 }
-                Step::Over => return false,
+            }
+        }
+    }
+
+    /// Starts a few blocks, and fetching all their lines; false if no more can start now.
+    #[inline(always)]
+    fn begin_group(&mut self, feed: &mut Feed<'_, '_>) -> bool {
+        let before = self.ring.pushed();
+        while self.ring.pushed() - before < GROUP {
+            // A run begins even where there is no more room for blocks, so that a window comes to an end with the call.
+            if feed.is_between_runs() {
+                if !self.begin_run(feed) {
+                    break;
+                }
+                continue;
+            }
+            if self.room == 0 {
+                break;
+            }
+            self.room -= 1;
+            let Some(hash) = feed.left.next() else { break };
+            let Writing {
+                directories, pin, ..
+            } = self.writing;
+            let run = self.part_count - 1;
+            self.ring
+                .push(Search::start(hash, run, &directories[0], pin));
+        }
+        let begun = self.ring.pushed() - before;
+        for search in self.ring.last(begun) {
+            search.fetch();
+            self.rights.prefetch(search.shard());
+        }
+        begun > 0
+    }
+
+    /// Takes up the next run; false if that must wait, or there is none.
+    fn begin_run(&mut self, feed: &mut Feed<'_, '_>) -> bool {
+        let Some(run) = feed.following() else {
+            return false;
+        };
+        // Blocks on other tiers are changed at their turn, so they could overtake those whose searches go on.
+        let overtakes = run.tier != Tier::Device && !self.ring.is_empty();
+        if self.part_count == RUNS || overtakes {
+            return false;
+        }
+        feed.advance(run);
+        self.parts[self.part_count] = feed.part;
+        self.part_count += 1;
+        self.check(feed);
+        true
+    }
+
+    /// Gives the run up if its slot's life is over. Asked while no sweep can pass the shard, see `Roster::writable`. And
+    /// while pinned: so the slot cannot begin another life before what was changed is accounted for.
+    fn check(&mut self, feed: &mut Feed<'_, '_>) {
+        if self.rights.is_sole() && !self.writing.shared.roster.writable(feed.part.slot) {
+            feed.left = Left::NOTHING;
+        }
+    }
+
+    fn account(self, applied: &mut Applied) {
+        for part in &self.parts[..self.part_count] {
+            let Part {
+                slot,
+                tier,
+                stores,
+                change,
+            } = part;
+            let roster = &self.writing.shared.roster;
+            roster.account(slot.slot, *tier, change, *stores);
+            if *stores {
+                applied.stored += change.tier_count;
+            } else {
+                applied.removed += change.tier_count;
             }
         }
     }
 }
 
-enum Step {
-    /// The search reads another line.
+/// What came of a look at a search's next line, see [`Step`].
+enum Stepped {
     Further,
     Done(Changed),
-    /// The slot's life is over.
-    Over,
+    Anew,
 }
 
-impl<'p> Run<'p> {
+impl Part {
+    /// One look of a search at a line.
     #[inline(always)]
-    fn step<const STORES: bool>(self, rights: &mut Rights<'_>, search: &mut Search<'p>) -> Step {
+    fn step<'p>(
+        &self,
+        writing: Writing<'p>,
+        rights: &mut Rights<'_>,
+        search: &mut Search<'p>,
+    ) -> Stepped {
         let sole = rights.is_sole();
         rights.with(search.shard(), |tables| {
             if sole
                 && self.tier == Tier::Device
                 && let Some(main) = tables.main_alone()
             {
-                let target = self.writing.target(Kind::Anywhere);
-                let done = if STORES {
+                let target = writing.target(Kind::Anywhere);
+                let step = if self.stores {
                     main.insert_step(target, search, self.slot.slot)
                 } else {
                     main.remove_step(target, search, self.slot.slot)
                 };
-                return done.map_or(Step::Further, |changed| {
-                    Step::Done(Changed {
+                return match step {
+                    Step::Further => Stepped::Further,
+                    Step::Done(changed) => Stepped::Done(Changed {
                         tier: changed,
                         anywhere: changed,
-                    })
-                });
+                    }),
+                    Step::Anew => Stepped::Anew,
+                };
             }
-            if !sole && !self.writing.shared.roster.writable(self.slot) {
-                return Step::Over;
+            if !sole && !writing.shared.roster.writable(self.slot) {
+                return Stepped::Done(NOTHING);
             }
             let member = Member {
                 hash: search.hash,
                 slot: self.slot.slot,
             };
-            Step::Done(if STORES {
-                tables.store(self.writing, member, self.tier)
+            Stepped::Done(if self.stores {
+                tables.store(writing, member, self.tier)
             } else {
-                tables.remove(self.writing, member, self.tier)
+                tables.remove(writing, member, self.tier)
             })
         })
+    }
+
+    #[inline(always)]
+    fn count(&mut self, hash: u64, changed: Changed) {
+        let change = &mut self.change;
+        change.tier_count += usize::from(changed.tier);
+        change.blocks += usize::from(changed.anywhere);
+        change.digest ^= if changed.tier { hash } else { 0 };
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::types::{IndexConfig, WorkerKey};
+    use crate::types::{IndexConfig, SlotId, WorkerKey};
 
     fn hashes(from: u64) -> Vec<u64> {
         (from..from + 300)
