@@ -6,7 +6,7 @@
 //! before it left it (a digest, the end of a slot) flushes first, and so does whoever gives up the
 //! lock around the worker table: nobody sees a worker's position ahead of its set.
 
-use kvatlas_index::{Index, SlotId, Tier};
+use kvatlas_index::{Hashes, Index, SlotId, Tier};
 
 use crate::counters::{Count, Counters};
 use crate::decode::EventList;
@@ -76,20 +76,22 @@ impl<'a> Changes<'a> {
 
     /// Write all that was pushed.
     pub fn flush(&mut self) {
-        let (mut begin, mut stored, mut removed) = (0, 0, 0);
-        for run in self.runs.drain(..) {
-            let hashes = &self.hashes[begin..run.end];
+        let mut begin = 0;
+        let hashes = &self.hashes;
+        let applied = self.index.apply(self.runs.drain(..).map(|run| {
+            let hashes = &hashes[begin..run.end];
             begin = run.end;
-            if run.stores {
-                stored += self.index.store(run.slot, run.tier, hashes);
-            } else {
-                removed += self.index.remove(run.slot, run.tier, hashes);
+            kvatlas_index::Run {
+                slot: run.slot,
+                tier: run.tier,
+                stores: run.stores,
+                hashes: Hashes::Sequences(hashes),
             }
-        }
+        }));
         self.hashes.clear();
         let counts = [
-            (Count::HashesStored, stored as u64),
-            (Count::HashesRemoved, removed as u64),
+            (Count::HashesStored, applied.stored as u64),
+            (Count::HashesRemoved, applied.removed as u64),
             (Count::EventsApplied, std::mem::take(&mut self.events)),
         ];
         for (count, by) in counts {
