@@ -60,8 +60,7 @@ class World:
             apply_ms=None if entrant.design.queued else {"p50": 0.1, "p99": 0.2},
             bytes_per_membership=20.0,
             memberships=5,
-            store_ns=self.ns[name],
-            remove_ns=None,
+            write_ns=self.ns[name],
         )
 
     def expect(self, steps: int) -> None:

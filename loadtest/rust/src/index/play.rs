@@ -16,6 +16,8 @@ use crate::index::pace::{Clock, Pace, Spin};
 use crate::index::played::Played;
 use crate::index::target::{Scratch, Target};
 
+/// Records that are applied in one call, if so many wait.
+const BATCH: usize = 64;
 /// Without a pace, how many records the appliers may be behind.
 const BEHIND_MAX: u64 = 4096;
 
@@ -113,18 +115,10 @@ pub fn play(stream: &OpStream, target: &dyn Target, plan: &Plan) -> Played {
 fn warm(stream: &OpStream, target: &dyn Target, plan: &Plan) {
     let mut scratch = Scratch::default();
     for record in stream.records().take(plan.warm_records as usize) {
-        apply(target, &mut scratch, &record);
+        target.apply(&mut scratch, &[record]);
     }
     if plan.warm_records > 0 {
         target.settle();
-    }
-}
-
-fn apply(target: &dyn Target, scratch: &mut Scratch, record: &Record<'_>) {
-    match record.op {
-        Op::Query(_) => {}
-        Op::Store { parent, chunks } => target.store(scratch, record.worker, parent, chunks),
-        Op::Remove(hashes) => target.remove(record.worker, hashes),
     }
 }
 
@@ -185,7 +179,7 @@ impl Trial<'_> {
                     now_ns = self.clock.ns() - start_ns;
                     played.lookup.add_ns(now_ns - before_ns);
                 }
-                _ if self.plan.queued => apply(self.target, &mut scratch, &record),
+                _ if self.plan.queued => self.target.apply(&mut scratch, &[record]),
                 _ => self.issued.set(number + 1),
             }
         }
@@ -214,35 +208,41 @@ impl Trial<'_> {
         let mut played = Played::default();
         let mut scratch = Scratch::default();
         let mut sampler = Sampler::calibrated();
-        let records = self.records();
+        let is_mine = |(_, record): &(u64, Record<'_>)| {
+            record.op.kind() != 0 && record.worker % self.plan.appliers == lane
+        };
+        let mut records = self.records().filter(is_mine).peekable();
+        let mut batch = Vec::with_capacity(BATCH);
         self.ready.wait();
         let mut known = 0;
-        for (number, record) in records {
-            let is_mine = record.worker % self.plan.appliers == lane;
-            if record.op.kind() == 0 || !is_mine {
-                continue;
-            }
+        while let Some(&(first, _)) = records.peek() {
             let mut spin = Spin::default();
-            while known <= number {
+            while known <= first {
                 known = self.issued.at();
-                if known <= number {
+                if known <= first {
                     spin.turn();
                 }
             }
+            // What has been announced meanwhile: a call for it, as for a message from the log.
+            let mut last = first;
+            batch.clear();
+            while batch.len() < BATCH
+                && let Some((number, record)) = records.next_if(|&(number, _)| number < known)
+            {
+                batch.push(record);
+                last = number;
+            }
+            let blocks = batch.iter().map(|record| record.op.hashes().len()).sum();
             let sample = sampler.begin();
-            apply(self.target, &mut scratch, &record);
-            let meter = if record.op.kind() == 1 {
-                &mut played.store
-            } else {
-                &mut played.remove
-            };
-            sampler.end(sample, record.op.hashes().len(), meter);
-            let start_ns = self.start_ns.load(Ordering::Relaxed);
-            let now_ns = self.clock.ns() - start_ns;
-            let due_ns = self.pace.due_ns(record.time_ns);
-            played.apply.add_ns(now_ns.saturating_sub(due_ns));
+            self.target.apply(&mut scratch, &batch);
+            sampler.end(sample, blocks, &mut played.write);
+            let now_ns = self.clock.ns() - self.start_ns.load(Ordering::Relaxed);
+            for record in &batch {
+                let due_ns = self.pace.due_ns(record.time_ns);
+                played.apply.add_ns(now_ns.saturating_sub(due_ns));
+            }
             played.finished_ns = now_ns;
-            applied.set(number + 1);
+            applied.set(last + 1);
         }
         played
     }
@@ -271,6 +271,7 @@ mod tests {
         pairs: true,
         exact: false,
         sized_for: None,
+        kept_for: None,
     };
 
     const AT_ONCE: Plan = Plan {
@@ -320,6 +321,7 @@ mod tests {
             exact: true,
             pairs: false,
             sized_for: Some(10_000),
+            kept_for: None,
         };
         let target = make(&flat, &options, 7).unwrap();
         play(&stream, &*target, &AT_ONCE);

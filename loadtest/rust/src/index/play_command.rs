@@ -27,14 +27,15 @@ kvatlas-loadgen index-play: play an operation stream on an index, once; prints o
   --verify N          afterwards compare so many answers with nested dictionaries; default: 0
 flat index only:
   --presized          room for the whole stream from the start
+  --kept-memory       tables grow from empty, in memory that was taken from the system beforehand
   --limit N           workers of an answer; default: 0, all
   --answers KIND      pairs of worker slot and depth, or ordered ids; default: pairs
   --exact             verify every depth
 
 counted is whether it kept up: all issued within 1.01 windows and applied within 1.10. lookup_us is from
 call to return, apply_ms from an event's time until it was applied (null where the design queues events
-for threads of its own), late_us how late records were issued. store_ns and remove_ns are processor time
-of the applying threads per block. The exit status is 1 if --verify finds a difference.";
+for threads of its own), late_us how late records were issued. write_ns is processor time of the
+applying threads per block stored or removed. The exit status is 1 if --verify finds a difference.";
 
 /// The designs, as a JSON list.
 ///
@@ -63,7 +64,7 @@ pub fn run(words: &[String], allocator: &Counting) -> Result<String, Refusal> {
     if words.iter().any(|word| word == "--help") {
         return Ok(HELP.to_owned());
     }
-    let mut args = Args::read(words, &["presized", "exact"])?;
+    let mut args = Args::read(words, &["presized", "kept-memory", "exact"])?;
     let path = args.text("stream")?;
     let name = args.text("design")?;
     let design = named(&name)
@@ -76,11 +77,13 @@ pub fn run(words: &[String], allocator: &Counting) -> Result<String, Refusal> {
     let appliers = args.positive("appliers", 1)?;
     let checks = args.number("verify", 0)?;
     let presized = args.switch("presized");
+    let keeps = args.switch("kept-memory");
     let mut options = Options {
         limit: args.number("limit", 0)?,
         pairs: args.first_of("answers", ["pairs", "ids"])?,
         exact: args.switch("exact"),
         sized_for: presized.then_some(0),
+        kept_for: keeps.then_some(0),
     };
     args.done()?;
     check(&design, &options, appliers)?;
@@ -89,6 +92,7 @@ pub fn run(words: &[String], allocator: &Counting) -> Result<String, Refusal> {
     let stream =
         OpStream::read(BufReader::with_capacity(1 << 20, file)).map_err(|error| failed(&error))?;
     options.sized_for = presized.then(|| memberships_max(&stream));
+    options.kept_for = keeps.then(|| memberships_max(&stream));
     let records: u64 = stream.totals().records.iter().sum();
     let plan = Plan {
         warm_records: (records as f64 * from_share) as u64,
@@ -111,10 +115,11 @@ pub fn run(words: &[String], allocator: &Counting) -> Result<String, Refusal> {
 
 fn check(design: &Design, options: &Options, appliers: u32) -> Result<(), Refusal> {
     let name = design.name;
-    let is_plain = options.limit == 0 && !options.exact && options.sized_for.is_none();
+    let has_memory = options.sized_for.or(options.kept_for).is_some();
+    let is_plain = options.limit == 0 && !options.exact && !has_memory;
     if name != FLAT && !is_plain {
         return Err(Refusal::Usage(format!(
-            "--limit, --exact and --presized: the {FLAT} has them, {name:?} has not"
+            "--limit, --exact, --presized and --kept-memory: the {FLAT} has them, {name:?} has not"
         )));
     }
     if design.queued && appliers > 1 {
@@ -171,8 +176,7 @@ fn report(design: &Design, stream: &OpStream, plan: &Plan, played: &Played, byte
         "memberships": memberships,
         "bytes": bytes,
         "bytes_per_membership": bytes as f64 / memberships.max(1) as f64,
-        "store_ns": played.store.ns_per_block(),
-        "remove_ns": played.remove.ns_per_block(),
+        "write_ns": played.write.ns_per_block(),
         "settle_ms": ms(played.settle_ns),
     })
 }

@@ -20,10 +20,8 @@ pub struct Played {
     pub late: Latencies,
     /// Of events: from their time until they were applied; empty for a design with writers of its own.
     pub apply: Latencies,
-    /// Processor time of stores and of removes, per block.
-    pub store: Meter,
-    /// As `store`.
-    pub remove: Meter,
+    /// Processor time per block stored or removed.
+    pub write: Meter,
 }
 
 impl Played {
@@ -39,8 +37,7 @@ impl Played {
     pub fn take(&mut self, applied: &Self) {
         self.finished_ns = self.finished_ns.max(applied.finished_ns);
         self.apply.merge(&applied.apply);
-        self.store.take(applied.store);
-        self.remove.take(applied.remove);
+        self.write.take(applied.write);
     }
 }
 

@@ -4,13 +4,17 @@
 //! call it: worker slots known beforehand, answers as the index gives them; its options exist only here.
 
 use kvatlas_baselines::catalogue::Design;
+use kvatlas_baselines::opstream::{Op, Record};
 use kvatlas_baselines::{Answer, PrefixIndex};
 use kvatlas_index::{
-    FindOptions, Index, IndexConfig, Matches, Pairs, Query, SlotId, Tier, WorkerKey,
+    FindOptions, Hashes, Index, IndexConfig, Matches, Pairs, Query, Run, SlotId, Tier, WorkerKey,
 };
 
 /// Name of the flat index in the catalogue.
 pub const FLAT: &str = "flat index";
+
+/// Bytes a block that are taken beforehand, if any are: what the largest tables need, and some to grow into.
+const KEPT_BYTES: usize = 32;
 
 /// What a thread keeps from call to call.
 #[derive(Default)]
@@ -26,6 +30,18 @@ pub trait Target: Sync {
     fn store(&self, scratch: &mut Scratch, worker: u32, parent: Option<u64>, chunks: &[u64]);
     /// The worker no longer holds these.
     fn remove(&self, worker: u32, hashes: &[u64]);
+    /// Applies the stores and removes among these records, as if one after another.
+    fn apply(&self, scratch: &mut Scratch, records: &[Record<'_>]) {
+        for record in records {
+            match record.op {
+                Op::Query(_) => {}
+                Op::Store { parent, chunks } => {
+                    self.store(scratch, record.worker, parent, chunks);
+                }
+                Op::Remove(hashes) => self.remove(record.worker, hashes),
+            }
+        }
+    }
     /// Looks a prompt up; what was found stays in `scratch`.
     fn find(&self, scratch: &mut Scratch, chunks: &[u64]);
     /// The same by sequence hashes; false if the index takes none.
@@ -142,6 +158,22 @@ impl Flat {
 }
 
 impl Target for Flat {
+    fn apply(&self, _: &mut Scratch, records: &[Record<'_>]) {
+        self.index.apply(records.iter().filter_map(|record| {
+            let (stores, hashes) = match record.op {
+                Op::Query(_) => return None,
+                Op::Store { parent, chunks } => (true, Hashes::Chunks { parent, chunks }),
+                Op::Remove(hashes) => (false, Hashes::Sequences(hashes)),
+            };
+            Some(Run {
+                slot: self.slots[record.worker as usize],
+                tier: Tier::Device,
+                stores,
+                hashes,
+            })
+        }));
+    }
+
     fn store(&self, _: &mut Scratch, worker: u32, parent: Option<u64>, chunks: &[u64]) {
         let slot = self.slots[worker as usize];
         self.index.store_chunks(slot, Tier::Device, parent, chunks);
@@ -203,6 +235,8 @@ pub struct Options {
     pub exact: bool,
     /// Blocks to make room for beforehand.
     pub sized_for: Option<u64>,
+    /// Memory for so many blocks is taken from the system beforehand.
+    pub kept_for: Option<u64>,
 }
 
 /// An empty index of a design.
@@ -218,6 +252,11 @@ pub fn make(design: &Design, options: &Options, workers: u32) -> Result<Box<dyn 
         exact: options.exact,
         ..FindOptions::default()
     };
-    let reserved = options.sized_for;
-    Ok(Box::new(Flat::new(reserved, find, options.pairs, workers)?))
+    let flat = Flat::new(options.sized_for, find, options.pairs, workers)?;
+    if let Some(blocks) = options.kept_for
+        && !flat.index.keep(blocks as usize * KEPT_BYTES)
+    {
+        return Err(format!("the system has no memory for {blocks} blocks"));
+    }
+    Ok(Box::new(flat))
 }

@@ -74,6 +74,7 @@ impl Filled {
             limit: 0,
             exact: false,
             pairs: false,
+            kept_for: None,
             sized_for: None,
         };
         let mut filled = Self {

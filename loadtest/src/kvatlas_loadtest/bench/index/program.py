@@ -35,7 +35,7 @@ class Trial:
         lookup_us: p50, p99, p999 and max of a look-up.
         apply_ms: p50 and p99 from an event's time until it was applied; None where the design
             applies on threads of its own.
-        store_ns: processor time of the event thread, per block; `remove_ns` too. None: no block.
+        write_ns: processor time of the event thread, per block stored or removed. None: no block.
     """
 
     window_ms: float
@@ -48,8 +48,7 @@ class Trial:
     apply_ms: dict[str, float] | None
     bytes_per_membership: float
     memberships: int
-    store_ns: float | None
-    remove_ns: float | None
+    write_ns: float | None
 
 
 class Program:
@@ -120,6 +119,5 @@ def read_trial(document: dict[str, Any]) -> Trial:
         apply_ms=known_ms or None,
         bytes_per_membership=document["bytes_per_membership"],
         memberships=document["memberships"],
-        store_ns=document["store_ns"],
-        remove_ns=document["remove_ns"],
+        write_ns=document["write_ns"],
     )

@@ -85,8 +85,7 @@ def measure(index: Index, stream: Stream, *, seconds: float) -> Result:
         share=share,
         block_ops_per_s=block_ops / max(sum(spent.ns), 1) * 1e9,
         lookup_us={"p50": float(p50), "p99": float(p99), "p999": float(p999)},
-        store_ns=_per_block(spent, _STORE),
-        remove_ns=_per_block(spent, _REMOVE),
+        write_ns=_per_block(spent),
         note=f"unpaced, one thread, first {share:.2%} of the stream",
     )
 
@@ -123,5 +122,7 @@ def _records(path: Path) -> Iterator[tuple[int, int, int | None, tuple[int, ...]
             at += _HASH_BYTES * count
 
 
-def _per_block(spent: Spent, kind: int) -> float | None:
-    return spent.ns[kind] / spent.blocks[kind] if spent.blocks[kind] else None
+def _per_block(spent: Spent) -> float | None:
+    ns = spent.ns[_STORE] + spent.ns[_REMOVE]
+    blocks = spent.blocks[_STORE] + spent.blocks[_REMOVE]
+    return ns / blocks if blocks else None

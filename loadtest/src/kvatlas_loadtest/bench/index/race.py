@@ -191,8 +191,7 @@ class Race:
             lookup_us=quantiles(half, lambda t: t.lookup_us, ("p50", "p99", "p999")),
             apply_ms=quantiles(half, lambda t: t.apply_ms, ("p50", "p99")),
             bytes_per_membership=_median(fast, lambda t: t.bytes_per_membership),
-            store_ns=_median(fast, lambda t: t.store_ns),
-            remove_ns=_median(fast, lambda t: t.remove_ns),
+            write_ns=_median(fast, lambda t: t.write_ns),
             note="; ".join(notes),
         )
 

@@ -23,7 +23,7 @@ class Result:
         block_ops_per_s: kept up, at that window.
         lookup_us: p50, p99 and p999 at half of that rate.
         apply_ms: p50 and p99 at half of that rate.
-        store_ns: a block, at the highest rate; `remove_ns` too.
+        write_ns: per block stored or removed, at the highest rate.
         note: what else a reader must know; empty: nothing.
     """
 
@@ -36,8 +36,7 @@ class Result:
     lookup_us: dict[str, float] | None = None
     apply_ms: dict[str, float] | None = None
     bytes_per_membership: float | None = None
-    store_ns: float | None = None
-    remove_ns: float | None = None
+    write_ns: float | None = None
     note: str = ""
 
 

@@ -31,8 +31,7 @@ _COLUMNS = (
     _Column("p99.9, µs", lambda _, r: _quantile(r.lookup_us, "p999")),
     _Column("apply p99, ms", lambda _, r: _quantile(r.apply_ms, "p99")),
     _Column("bytes a membership", lambda _, r: r.bytes_per_membership),
-    _Column("store, ns", lambda _, r: r.store_ns),
-    _Column("remove, ns", lambda _, r: r.remove_ns),
+    _Column("store or remove, ns", lambda _, r: r.write_ns),
     _Column("times best baseline", lambda s, r: s.ratio(r)),
 )
 
