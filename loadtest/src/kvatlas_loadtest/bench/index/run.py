@@ -33,7 +33,7 @@ from kvatlas_loadtest.bench.index.streams import (
     make_stream,
 )
 from kvatlas_loadtest.bench.index.tables import LEGEND, standing_sheet
-from kvatlas_loadtest.bench.index.targets import PRESIZED, stream_rows
+from kvatlas_loadtest.bench.index.targets import KEPT, PRESIZED, stream_rows
 from kvatlas_loadtest.bench.loadgen import find_program
 from kvatlas_loadtest.bench.rows import Row
 from kvatlas_loadtest.trace import SHIPPED
@@ -123,9 +123,10 @@ class _Bench:
             effort = Effort(rules, budget_s, shares=(1.0,), from_share=from_share)
         entrants = [Entrant(design, design.name) for design in designs]
         entrants += [
-            Entrant(design, PRESIZED, ("--presized",))
+            Entrant(design, label, (flag,))
             for design in designs
             if design.name == FLAT and stream.kind == "hub"
+            for label, flag in ((KEPT, "--kept-memory"), (PRESIZED, "--presized"))
         ]
         race = Race(partial(self._play, stream), partial(first_part, stream), effort, self._watch)
         results = race.run(entrants)

@@ -7,6 +7,8 @@ from kvatlas_loadtest.bench.index.results import FLAT, Result, Standing
 from kvatlas_loadtest.bench.rows import Row, Setting
 
 NAME = "index"
+KEPT = f"{FLAT}, memory kept"
+"""The label of the flat index that grows from empty in memory taken from the system beforehand."""
 PRESIZED = f"{FLAT}, presized"
 """The label of the flat index that is told how much is to come."""
 
@@ -47,6 +49,8 @@ def stream_rows(standing: Standing) -> list[Row]:
     kind = standing.stream.kind
     settings = _settings(standing)
     rows = [_kept_up(flat, KEPT_UP_TARGETS.get(kind), settings)]
+    if kept := standing.result(KEPT):
+        rows.append(_kept_up(kept, None, settings | {"kept_memory": True}))
     if presized := standing.result(PRESIZED):
         rows.append(_kept_up(presized, PRESIZED_TARGET, settings | {"presized": True}))
     ratio = standing.ratio(flat)
