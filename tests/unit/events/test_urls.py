@@ -1,8 +1,14 @@
 """Log URLs: what they open, and what is said of those that cannot be used."""
 
+import re
+from pathlib import Path
+
 import pytest
 
-from kvatlas_events import open_reader, open_writers
+from kvatlas_chassis import ServiceSettings, load_settings
+from kvatlas_events import LOG_SERVER_URLS, open_reader, open_writers
+from kvatlas_indexer.settings import IndexerSettings
+from kvatlas_publisher.settings import PublisherSettings
 
 
 def test_every_replica_of_a_direct_transport_is_a_writer_of_its_own() -> None:
@@ -90,3 +96,33 @@ def test_a_cell_that_can_name_no_topic_is_said_before_anything_connects(cell: st
         open_writers("kafka://h:1", cell=cell)
     with pytest.raises(ValueError, match="cannot be one"):
         open_reader("kafka://h:1", cell=cell)
+
+
+def test_every_form_that_is_told_opens_and_every_form_of_the_readme_is_told() -> None:
+    schemes = re.findall(r"([a-z+]+)://", LOG_SERVER_URLS)
+    for scheme in schemes:
+        (writer,) = open_writers(f"{scheme}://h:1", cell="c")
+        assert writer.name == f"{scheme}://h:1"
+    readme = Path(__file__).parents[3] / "libs/events/README.md"
+    assert {*schemes, "grpc"} == set(re.findall(r"([a-z+]+)://", readme.read_text()))
+
+
+def test_the_options_that_are_told_are_those_that_an_unknown_one_is_answered_with() -> None:
+    told = set(re.findall(r"(?:ssl|sasl)_[a-z_]+", LOG_SERVER_URLS))
+    with pytest.raises(ValueError, match="option") as kafka:
+        open_writers("kafka://h:1?unknown=1", cell="c")
+    with pytest.raises(ValueError, match="option") as redis:
+        open_writers("rediss://h:1?unknown=1", cell="c")
+    assert told == set(re.findall(r"(?:ssl|sasl)_[a-z_]+", str(kafka.value)))
+    for_tests = {"ssl_cert_reqs"}
+    of_redis = set(re.findall(r"ssl_[a-z_]+", str(redis.value))) - for_tests
+    assert told == {*of_redis, "sasl_mechanism"}
+
+
+@pytest.mark.parametrize("settings", [IndexerSettings, PublisherSettings])
+def test_the_help_of_both_services_tells_them(
+    settings: type[ServiceSettings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        load_settings(settings, service="x", argv=["--help"], environ={}, description="")
+    assert LOG_SERVER_URLS in " ".join(capsys.readouterr().out.split())

@@ -40,11 +40,12 @@ from kvatlas_events.model import (
     TierDigest,
     Worker,
 )
-from kvatlas_events.urls import open_prober, open_reader, open_writers
+from kvatlas_events.urls import LOG_SERVER_URLS, open_prober, open_reader, open_writers
 
 __all__ = [
     "BATCH_EVENTS_MAX",
     "BATCH_HASHES_MAX",
+    "LOG_SERVER_URLS",
     "RECORD_BYTES_MAX",
     "SNAPSHOT_PART_HASHES_MAX",
     "Appended",

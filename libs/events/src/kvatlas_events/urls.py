@@ -11,11 +11,15 @@ from kvatlas_events.kafka_server import KafkaServer
 from kvatlas_events.log import LogPosition, LogProber, LogReader, LogWriter
 from kvatlas_events.redis_log import RECORDS_MAX, RedisReader, RedisWriter, open_redis
 
-_FORMS = (
-    "redis://HOST:PORT, redis+cluster://HOST:PORT[,HOST:PORT…], rediss:// and rediss+cluster:// "
-    "for the same with TLS, kafka://HOST:PORT[,HOST:PORT…], kafka+tls:// "
-    "or grpc://HOST:PORT[,HOST:PORT…]"
+LOG_SERVER_URLS = (
+    "redis://H:P, redis+cluster://H:P[,H:P...] or kafka://H:P[,H:P...]; with TLS rediss://, "
+    "rediss+cluster:// or kafka+tls://; with an account USER:PASSWORD@ before H:P; options behind "
+    "it as ?NAME=VALUE&...: shards of Redis, sasl_mechanism of Kafka, ssl_ca_certs, ssl_certfile, "
+    "ssl_keyfile and ssl_check_hostname of TLS"
 )
+"""What `--log` takes besides `grpc:`, in the words of every `--help` and every error."""
+
+_FORMS = f"grpc://H:P[,H:P...], {LOG_SERVER_URLS}"
 
 
 def open_writers(url: str, *, cell: str, records_max: int = RECORDS_MAX) -> list[LogWriter]:

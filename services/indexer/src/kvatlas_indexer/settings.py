@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import Field, field_validator
 
 from kvatlas_chassis import HostPort, ServiceSettings
-from kvatlas_events import open_reader
+from kvatlas_events import LOG_SERVER_URLS, open_reader
 
 
 class IndexerSettings(ServiceSettings):
@@ -17,8 +17,8 @@ class IndexerSettings(ServiceSettings):
     log: tuple[str, ...] = Field(
         default=("grpc:",),
         min_length=1,
-        description="event log to read: grpc: (publishers push to this indexer), redis://H:P, "
-        "rediss://H:P, kafka://H:P,H:P, kafka+tls://H:P; several at once feed one index",
+        description="event log to read, repeatable: several at once feed one index; grpc: "
+        f"(publishers push to this indexer), {LOG_SERVER_URLS}",
     )
     model: str = Field(min_length=1, description="the one model of the cell")
     block_size: int = Field(gt=0, lt=2**32, description="tokens per block, equal in the whole cell")

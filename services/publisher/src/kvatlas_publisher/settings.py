@@ -14,7 +14,7 @@ from pydantic import Field, PlainValidator, model_validator
 
 from kvatlas_chassis import HostPort, ServiceSettings, Settings, SettingsError
 from kvatlas_engines.endpoint import Endpoint
-from kvatlas_events import LogWriter, Worker, open_writers
+from kvatlas_events import LOG_SERVER_URLS, LogWriter, Worker, open_writers
 
 
 def _endpoint(value: object) -> Endpoint:
@@ -89,7 +89,8 @@ class PublisherSettings(ServiceSettings):
     cell: str = Field(default="default", min_length=1, description="the cell's name")
     log: tuple[str, ...] = Field(
         default=(),
-        description="where events go: redis://H:P, kafka://H:P, grpc://H:P,H:P; repeatable",
+        description="where events go, repeatable: grpc://H:P[,H:P...] (straight to indexers), "
+        f"{LOG_SERVER_URLS}",
     )
     role: Literal["", "prefill", "decode"] = ""
     labels: dict[str, str] = Field(default_factory=dict[str, str])
