@@ -9,6 +9,7 @@ import pytest
 from kvatlas_events.embedded_kafka import EmbeddedKafka
 from kvatlas_events.kafka_log import KafkaWriter
 from kvatlas_events.kafka_server import KafkaServer
+from kvatlas_events.kafka_topics import log_topic
 from kvatlas_verify.main import command as verify
 from tests.e2e.test_replica_life import chain, dump, metric, reaches
 from tests.integration.indexer.process import indexer
@@ -45,7 +46,7 @@ async def test_a_replica_that_was_away_goes_on_where_it_stopped(
 ) -> None:
     url = f"kafka://{kafka.address}"
     # Patient: what is appended again would be counted twice.
-    writer = KafkaWriter(KafkaServer([kafka.address], answer_s=60), cell="blue")
+    writer = KafkaWriter(KafkaServer([kafka.address], answer_s=60), log_topic("blue"))
     speakers = [Speaker(worker_id=worker) for worker in WORKERS]
     before = [record for speaker in speakers for record in chain(speaker, BLOCKS)]
     await writer.append(before)

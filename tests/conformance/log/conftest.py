@@ -21,6 +21,7 @@ from kvatlas_events.embedded_cluster import EmbeddedCluster
 from kvatlas_events.embedded_kafka import EmbeddedKafka
 from kvatlas_events.kafka_log import KafkaReader, KafkaWriter
 from kvatlas_events.kafka_server import KafkaServer
+from kvatlas_events.kafka_topics import log_topic
 
 Kafka = Callable[[], tuple[str, EmbeddedKafka | None]]
 """Starts the server at the first call. HOST:PORT, and the server if it is ours to stop."""
@@ -104,12 +105,12 @@ class KafkaTransport:
             self.server.kill()
 
     def writer(self) -> LogWriter:
-        writer = KafkaWriter(self._view(), cell=self.cell)
+        writer = KafkaWriter(self._view(), log_topic(self.cell))
         self.open.append(writer)
         return writer
 
     def reader(self, position: LogPosition | None = None) -> LogReader:
-        reader = KafkaReader(self._view(), cell=self.cell, position=position)
+        reader = KafkaReader(self._view(), log_topic(self.cell), position=position)
         self.open.append(reader)
         return reader
 

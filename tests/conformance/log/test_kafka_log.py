@@ -35,7 +35,8 @@ from kvatlas_events import (
 )
 from kvatlas_events.embedded_kafka import EmbeddedKafka
 from kvatlas_events.kafka_log import KafkaReader, KafkaWriter
-from kvatlas_events.kafka_server import PARTITIONS, KafkaServer
+from kvatlas_events.kafka_server import KafkaServer
+from kvatlas_events.kafka_topics import PARTITIONS, log_topic
 
 Kafka = Callable[[], tuple[str, EmbeddedKafka | None]]
 Client = Any
@@ -55,12 +56,12 @@ class Log:
 
     def writer(self, answer_s: float = 10) -> KafkaWriter:
         server = KafkaServer([self.address], answer_s=answer_s)
-        self.open.append(KafkaWriter(server, cell=self.cell))
+        self.open.append(KafkaWriter(server, log_topic(self.cell)))
         return self.open[-1]
 
     def reader(self, position: LogPosition | None = None, answer_s: float = 10) -> KafkaReader:
         server = KafkaServer([self.address], answer_s=answer_s)
-        self.open.append(KafkaReader(server, cell=self.cell, position=position))
+        self.open.append(KafkaReader(server, log_topic(self.cell), position=position))
         return self.open[-1]
 
     async def admin(self) -> Client:
@@ -341,7 +342,7 @@ async def test_a_server_that_is_no_kafka_is_given_up() -> None:
 
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as stranger:
         port = stranger.sockets[0].getsockname()[1]
-        writer = KafkaWriter(KafkaServer([f"127.0.0.1:{port}"], answer_s=1), cell="c")
+        writer = KafkaWriter(KafkaServer([f"127.0.0.1:{port}"], answer_s=1), log_topic("c"))
         with pytest.raises(LogUnavailable, match=f"kafka://127.0.0.1:{port} cannot be reached"):
             await writer.append([b"x"])
         await writer.close()

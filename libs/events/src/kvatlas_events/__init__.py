@@ -1,5 +1,6 @@
 """The event model, and the event log with its transports."""
 
+from kvatlas_events.claims import Claim, ClaimRegister
 from kvatlas_events.codec import (
     MalformedRecord,
     decode_batch,
@@ -40,7 +41,7 @@ from kvatlas_events.model import (
     TierDigest,
     Worker,
 )
-from kvatlas_events.urls import LOG_SERVER_URLS, open_prober, open_reader, open_writers
+from kvatlas_events.urls import LOG_SERVER_URLS, open_claims, open_prober, open_reader, open_writers
 
 __all__ = [
     "BATCH_EVENTS_MAX",
@@ -50,6 +51,8 @@ __all__ = [
     "SNAPSHOT_PART_HASHES_MAX",
     "Appended",
     "Batch",
+    "Claim",
+    "ClaimRegister",
     "Clear",
     "Event",
     "Fenced",
@@ -77,6 +80,7 @@ __all__ = [
     "digest",
     "encode_batch",
     "encode_header",
+    "open_claims",
     "open_prober",
     "open_reader",
     "open_writers",

@@ -18,7 +18,8 @@ from aiokafka.errors import KafkaConnectionError, OffsetOutOfRangeError
 from aiokafka.partitioner import murmur2  # pyright: ignore[reportUnknownVariableType] - the same
 
 from kvatlas_events.kafka_lane import KafkaLane
-from kvatlas_events.kafka_server import Client, KafkaServer, topic_name
+from kvatlas_events.kafka_server import Client, KafkaServer
+from kvatlas_events.kafka_topics import TopicPlan
 from kvatlas_events.log import Appended, LogPosition, LogSlice, LogUnavailable
 from kvatlas_events.record_worker import worker_of_record
 
@@ -31,12 +32,30 @@ _PROBE_KEY = b"probe/"
 """Of a message without a value: what is no worker's key, and goes before a probe's mark."""
 
 
-class KafkaWriter:
-    """A `LogWriter`; several tasks share its one producer."""
+def _worker_key(record: bytes) -> bytes:
+    worker = worker_of_record(record)
+    return b"" if worker is None else f"{worker.worker_id}/{worker.dp_rank}".encode()
 
-    def __init__(self, server: KafkaServer, *, cell: str) -> None:
+
+class KafkaWriter:
+    """A `LogWriter` and `LogProber`; several tasks share its one producer.
+
+    Args:
+        server: closed with it.
+        topic: what to write to.
+        key_of: gives each record's key, which chooses its partition.
+    """
+
+    def __init__(
+        self,
+        server: KafkaServer,
+        topic: TopicPlan,
+        *,
+        key_of: Callable[[bytes], bytes] = _worker_key,
+    ) -> None:
         self._server = server
-        self._topic = topic_name(cell)
+        self._topic = topic
+        self._key_of = key_of
         self._turn = asyncio.Lock()
         self._producer: Client | None = None
         self._lanes: dict[int, KafkaLane] = {}
@@ -96,7 +115,7 @@ class KafkaWriter:
                 await self._drop()
                 self._producer = producer = await self._server.producer()
                 self._lanes = {
-                    partition: KafkaLane(producer, self._topic, partition, self._note)
+                    partition: KafkaLane(producer, self._topic.name, partition, self._note)
                     for partition in topic.partitions
                 }
             if topic.identity != self._identity:
@@ -109,8 +128,7 @@ class KafkaWriter:
         """Hand the records to their partitions, each one's in order."""
         shares: dict[int, list[tuple[bytes, bytes | None]]] = {}
         for record in records:
-            worker = worker_of_record(record)
-            key = b"" if worker is None else f"{worker.worker_id}/{worker.dp_rank}".encode()
+            key = self._key_of(record)
             partition = _partition(key, len(self._lanes))
             shares.setdefault(partition, []).append((key, record))
         return [self._lanes[partition].append(share) for partition, share in shares.items()]
@@ -138,10 +156,10 @@ class KafkaReader:
     """A `LogReader`, from the beginning or after `position` if it is of the same log."""
 
     def __init__(
-        self, server: KafkaServer, *, cell: str, position: LogPosition | None = None
+        self, server: KafkaServer, topic: TopicPlan, *, position: LogPosition | None = None
     ) -> None:
         self._server = server
-        self._topic = topic_name(cell)
+        self._topic = topic
         self._identity = None if position is None else position.identity
         self._next = {} if position is None else _offsets(position.entry)
         self._consumer: Client | None = None
@@ -200,7 +218,7 @@ class KafkaReader:
         if consumer is None or not same or topic.partitions != self._partitions:
             await self._drop()
             self._consumer = consumer = await self._server.consumer()
-            consumer.assign([TopicPartition(self._topic, each) for each in topic.partitions])
+            consumer.assign([TopicPartition(self._topic.name, each) for each in topic.partitions])
             unplaced = set(topic.partitions)
         else:
             unplaced = set[int]()
@@ -217,7 +235,7 @@ class KafkaReader:
 
     async def _place(self, consumer: Client, unplaced: set[int]) -> None:
         """Compare each partition's next offset with what the partition holds, and move it."""
-        wanted = [TopicPartition(self._topic, each) for each in self._partitions]
+        wanted = [TopicPartition(self._topic.name, each) for each in self._partitions]
         try:
             async with asyncio.timeout(min(_OFFSETS_S, self._server.answer_s)):
                 begins = await consumer.beginning_offsets(wanted)
@@ -276,7 +294,7 @@ class KafkaReader:
     async def _drop(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            await self._server.dispose(consumer.stop)
+            await self._server.release(consumer)
 
 
 @lru_cache(maxsize=65_536)

@@ -10,7 +10,6 @@ library retries much in silence and some of it for ever, so every call has a bou
 import asyncio
 import contextlib
 import logging
-import re
 import ssl
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any
@@ -40,19 +39,8 @@ from aiokafka.protocol.admin import CreateTopicsRequest
 
 from kvatlas_events.kafka_access import KafkaAccess
 from kvatlas_events.kafka_metadata import Topic, TopicRequest, topic_of
+from kvatlas_events.kafka_topics import LOG_CONFIG, TopicPlan
 from kvatlas_events.log import LogUnavailable, RecordsRejected
-
-PARTITIONS = 8
-"""Of a topic that we create. Adding some later moves workers: legal, and costs them a recovery."""
-TOPIC_CONFIG = {
-    "cleanup.policy": "delete",
-    "retention.ms": str(3_600_000),
-    "retention.bytes": str(1 << 30),  # of each partition
-    "segment.ms": str(600_000),  # whole segments are forgotten, so an hour is 60 to 70 minutes
-    "segment.bytes": str(64 << 20),
-    "message.timestamp.type": "LogAppendTime",
-    "max.message.bytes": str(2 << 20),  # a record of 1 MiB, what surrounds it, and room
-}
 
 Client = Any
 """An object of the client library, which has no types."""
@@ -64,8 +52,6 @@ _FETCH_BYTES = 16 << 20
 _FETCH_PARTITION_BYTES = 2 << 20
 _RETRY_S = 0.05
 _HANGS_UP = "hangs up; if its listener uses TLS, write kafka+tls://, and if it asks who we are, USER:PASSWORD@"
-_NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
-
 _NOT_THIS_NAME = (62, 64)  # OpenSSL's codes: another host's name, another IP address
 
 
@@ -102,12 +88,12 @@ class KafkaServer:
         except MessageSizeTooLargeError as error:
             raise RecordsRejected(
                 f"{self.name}: a record is larger than the topic's max.message.bytes; "
-                f"set it to {TOPIC_CONFIG['max.message.bytes']}"
+                f"set it to {LOG_CONFIG['max.message.bytes']}"
             ) from error
         except (KafkaError, OSError, NotImplementedError) as error:
             raise self._unusable(error) from error
 
-    async def topic(self, name: str) -> Topic:
+    async def topic(self, plan: TopicPlan) -> Topic:
         """Return the topic as it is now, after making it if it is not there."""
         if self._client is None:
             client: Client = AIOKafkaClient(**self._options)
@@ -118,7 +104,7 @@ class KafkaServer:
                 await client.close()  # another task was faster
         client = self._client
         try:
-            return await self._find_or_create(client, name)
+            return await self._find_or_create(client, plan)
         except (KafkaError, OSError):
             # It may know an address of yesterday: the next one begins at those of the URL.
             await self.close()
@@ -159,9 +145,21 @@ class KafkaServer:
             await producer.client.close()  # ends the wait for answers
             await producer.stop()
 
-        await self.dispose(stop)
+        await self._dispose(stop)
 
-    async def dispose(self, stop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def release(self, consumer: Client) -> None:
+        """Stop a consumer."""
+
+        async def stop() -> None:
+            try:
+                await consumer.stop()
+            finally:
+                # The library's own stop leaves this out if a fetch has failed.
+                await consumer._client.close()  # noqa: SLF001
+
+        await self._dispose(stop)
+
+    async def _dispose(self, stop: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Stop an object of the library; it goes on behind a caller who is cancelled."""
         stopping = asyncio.create_task(stop())
         self._undoing.add(stopping)
@@ -227,27 +225,29 @@ class KafkaServer:
         connection.close()
         raise KafkaConnectionError(f"{host}:{port} {_HANGS_UP}")
 
-    async def _find_or_create(self, client: Client, name: str) -> Topic:
+    async def _find_or_create(self, client: Client, plan: TopicPlan) -> Topic:
         while True:
-            topic = topic_of(await client.send(_some_node(client), TopicRequest(name)))
+            topic = topic_of(await client.send(_some_node(client), TopicRequest(plan.name)))
             error = for_code(topic.error_code)
             if error is UnknownTopicOrPartitionError:
-                await self._create(client, topic.controller_id, name)
+                await self._create(client, topic.controller_id, plan)
             elif error is not NoError and not error.retriable:
-                raise error(name)
+                raise error(plan.name)
             elif error is NoError and topic.partitions and not topic.leaderless:
                 return topic
             await asyncio.sleep(_RETRY_S)  # until all of the cluster knows it
 
-    async def _create(self, client: Client, controller_id: int, name: str) -> None:
+    async def _create(self, client: Client, controller_id: int, plan: TopicPlan) -> None:
         # In the order of the protocol; -1: as many replicas as the cluster makes by itself.
-        wanted: Any = (name, PARTITIONS, -1, [], list(TOPIC_CONFIG.items()))
+        wanted: Any = (plan.name, plan.partitions, -1, [], list(plan.config.items()))
         request = CreateTopicsRequest([wanted], int(self.answer_s * 1_000), False)
         response = await client.send(controller_id, request)
         for _, code, *why in response.topic_errors:
             error = for_code(code)
             if error not in (NoError, TopicAlreadyExistsError):
-                raise error(f"topic {name} cannot be made: {why[0] if why else error.__name__}")
+                raise error(
+                    f"topic {plan.name} cannot be made: {why[0] if why else error.__name__}"
+                )
 
     def _unusable(self, error: Exception) -> LogUnavailable:
         match error:
@@ -296,20 +296,6 @@ def _untrusted(error: ssl.SSLCertVerificationError) -> str:
     if error.verify_code in _NOT_THIS_NAME:
         return f"shows a certificate of another name: {said}; write the name that it has"
     return f"shows a certificate that is not trusted: {said}; set ssl_ca_certs to its authority's"
-
-
-def topic_name(cell: str) -> str:
-    """Return the name of the cell's topic.
-
-    Raises:
-        ValueError: Kafka takes no such name.
-    """
-    if not _NAME.fullmatch(cell):
-        raise ValueError(
-            f"kafka: a topic is named after the cell, so {cell!r} cannot be one; "
-            "use at most 200 letters, digits, '.', '_' and '-'"
-        )
-    return f"kvatlas.{cell}.log"
 
 
 def _some_node(client: Client) -> int:

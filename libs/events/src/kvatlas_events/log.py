@@ -29,10 +29,11 @@ class Fenced(RecordsRejected):
     It is another publisher's, or the caller's own, which the receiver knows from another transport.
     """
 
-    def __init__(self, name: str, worker: Worker, epoch: int, rival_epoch: int) -> None:
-        super().__init__(
-            f"{name}: worker {worker} is in epoch {rival_epoch} already; ours is {epoch}"
-        )
+    def __init__(
+        self, name: str, worker: Worker, epoch: int, rival_epoch: int, *, rival: str = ""
+    ) -> None:
+        theirs = f"{rival_epoch} of publisher {rival}" if rival else f"{rival_epoch}"
+        super().__init__(f"{name}: worker {worker} is in epoch {theirs} already; ours is {epoch}")
         self.worker = worker
         self.epoch = epoch
         self.rival_epoch = rival_epoch

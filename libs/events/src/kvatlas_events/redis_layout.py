@@ -2,6 +2,7 @@
 
     kvatlas:{CELL}:log:0      kvatlas:{CELL}:identity          shard 0, in every log
     kvatlas:{CELL:N}:log:N    kvatlas:{CELL:N}:identity:N      shard N, if there are several
+    kvatlas:{…}:claim:W/R                                      in the slot of worker W/R's shard
 
 The braces are part of the keys: a cluster places a key by what they enclose. Tags that differ in
 one digit by 1, 2 and 3 lie in different quarters of the slots (CRC-16 is linear, and these bits of
@@ -121,17 +122,23 @@ def shard_of(record: bytes, shards: int) -> int:
     if shards == 1:
         return 0
     worker = worker_of_record(record)
-    return 0 if worker is None else _shard_of_worker(worker, shards)
+    return 0 if worker is None else shard_of_worker(worker, shards)
 
 
 @lru_cache(maxsize=65_536)
-def _shard_of_worker(worker: Worker, shards: int) -> int:
+def shard_of_worker(worker: Worker, shards: int) -> int:
+    """Return the shard of a worker's records."""
     return zlib.crc32(f"{worker.worker_id}/{worker.dp_rank}".encode()) % shards
 
 
 def identity_key(cell: str, shard: int) -> str:
     """Return where the identity stands that is beside a shard's stream, in the same slot."""
     return f"kvatlas:{{{_tag(cell, shard)}}}:identity" + (f":{shard}" if shard else "")
+
+
+def claim_key(cell: str, shard: int, worker: Worker) -> str:
+    """Return where the claim of a worker of the shard stands, in the slot of the shard's stream."""
+    return f"kvatlas:{{{_tag(cell, shard)}}}:claim:{worker.worker_id}/{worker.dp_rank}"
 
 
 def _stream(cell: str, shard: int) -> str:

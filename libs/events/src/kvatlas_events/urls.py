@@ -4,11 +4,15 @@ The URL's form is checked here, before anything connects: a wrong one is a `Valu
 that says what to write instead, an unreachable server never is.
 """
 
+from kvatlas_events.claims import ClaimRegister
 from kvatlas_events.grpc_log import GrpcWriter
 from kvatlas_events.kafka_access import access_of, is_host_and_port
+from kvatlas_events.kafka_claims import KafkaClaims
 from kvatlas_events.kafka_log import KafkaReader, KafkaWriter
 from kvatlas_events.kafka_server import KafkaServer
+from kvatlas_events.kafka_topics import log_topic
 from kvatlas_events.log import LogPosition, LogProber, LogReader, LogWriter
+from kvatlas_events.redis_claims import RedisClaims
 from kvatlas_events.redis_log import RECORDS_MAX, RedisReader, RedisWriter, open_redis
 
 LOG_SERVER_URLS = (
@@ -35,7 +39,7 @@ def open_writers(url: str, *, cell: str, records_max: int = RECORDS_MAX) -> list
         case "grpc":
             return [GrpcWriter(address) for address in _addresses(url)]
         case "kafka" | "kafka+tls":
-            return [KafkaWriter(KafkaServer(access_of(url)), cell=cell)]
+            return [KafkaWriter(KafkaServer(access_of(url)), log_topic(cell))]
         case _:
             return [RedisWriter(open_redis(url), cell=cell, records_max=records_max)]
 
@@ -52,7 +56,7 @@ def open_reader(url: str, *, cell: str, position: LogPosition | None = None) -> 
         case "grpc":
             return None
         case "kafka" | "kafka+tls":
-            return KafkaReader(KafkaServer(access_of(url)), cell=cell, position=position)
+            return KafkaReader(KafkaServer(access_of(url)), log_topic(cell), position=position)
         case _:
             return RedisReader(open_redis(url), cell=cell, position=position)
 
@@ -69,9 +73,26 @@ def open_prober(url: str, *, cell: str) -> LogProber | None:
         case "grpc":
             return None
         case "kafka" | "kafka+tls":
-            return KafkaWriter(KafkaServer(access_of(url)), cell=cell)
+            return KafkaWriter(KafkaServer(access_of(url)), log_topic(cell))
         case _:
             return RedisWriter(open_redis(url), cell=cell)
+
+
+def open_claims(url: str, *, cell: str) -> ClaimRegister | None:
+    """Open the claims of the log that `url` names; nothing is connected yet.
+
+    None for `grpc:`: the indexer itself tells a publisher that another one is newer.
+
+    Raises:
+        ValueError: the URL cannot be used; the message says why and never holds a password.
+    """
+    match _scheme(url):
+        case "grpc":
+            return None
+        case "kafka" | "kafka+tls":
+            return KafkaClaims(KafkaServer(access_of(url)), cell=cell)
+        case _:
+            return RedisClaims(open_redis(url), cell=cell)
 
 
 def _scheme(url: str) -> str:

@@ -14,6 +14,7 @@ from kvatlas_chassis import (
     announce_ready,
     run_service,
 )
+from kvatlas_publisher.claims import Claims
 from kvatlas_publisher.engine_http import EngineHttp
 from kvatlas_publisher.metrics import SessionsCollector
 from kvatlas_publisher.rpc import RpcServer
@@ -87,6 +88,10 @@ async def publishing(
     """Make a session per engine rank; at the exit all have said that they leave."""
     state = None if settings.state_dir is None else StateDir.open(settings.state_dir)
     writers = [spec.open_writers() for spec in specs]
+    claims = Claims.open(specs)
+    seen, claimed = await asyncio.gather(
+        seen_epochs(each for spec in specs for each in spec.direct_indexers), claims.seen(specs)
+    )
     shared = SessionSettings(
         instance_id=new_instance_id(),
         advertised_rpc=str(settings.advertise or rpc.address),
@@ -96,7 +101,10 @@ async def publishing(
         mirror_blocks_max=settings.mirror_blocks_max,
         replay_bytes_max=settings.replay_bytes_max,
         checkpoint_s=settings.checkpoint_s,
-        seen_epochs=await seen_epochs(each for spec in specs for each in spec.direct_indexers),
+        seen_epochs={
+            owner: max(seen.get(owner, 0), claimed.get(owner, 0)) for owner in {*seen, *claimed}
+        },
+        claims=claims,
     )
     sessions = [
         Session(
@@ -114,6 +122,7 @@ async def publishing(
     finally:
         drain_s = settings.grace_s * _GRACE_FOR_DELIVERY
         await asyncio.gather(*(session.close(drain_s) for session in sessions))
+        await claims.close()
 
 
 def obstacles(sessions: Sequence[Session]) -> list[str]:

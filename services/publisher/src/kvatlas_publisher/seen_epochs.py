@@ -2,8 +2,8 @@
 
 A publisher that lost its state directory, or never had one, and whose clock was set back would open
 an epoch that they drop as an older one. They know better, so they are asked once at the start, all
-at the same time; whoever does not answer soon is gone on without. Behind another log there is no
-one to ask: records there are judged by whoever reads them.
+at the same time; whoever does not answer soon is gone on without. Other logs are asked for their
+claims instead, see `claims.py`.
 """
 
 import asyncio

@@ -138,11 +138,12 @@ class Session:
         self._watching.start(self._beat(), name="heartbeat")
         keeping = self._checkpoints.keep(self._settings.checkpoint_s, self._place)
         self._watching.start(keeping, name="checkpoints")
+        self._settings.claims.watch(
+            self.spec, lambda: self.life or self._ended_life, self._watching
+        )
         self._following.start()
-        failures = [
-            asyncio.create_task(self._watching.failed()),
-            asyncio.create_task(self._delivering.failed()),
-        ]
+        task_sets = (self._watching, self._delivering)
+        failures = [asyncio.create_task(each.failed()) for each in task_sets]
         try:
             done, _ = await asyncio.wait(failures, return_when=asyncio.FIRST_COMPLETED)
             for failure in done:

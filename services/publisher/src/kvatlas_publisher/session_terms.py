@@ -11,6 +11,7 @@ from kvatlas_engines.stream import StreamTiming
 from kvatlas_events import Header, Worker
 from kvatlas_events.delivery import DeliverySettings
 from kvatlas_hashing import CONTRACT
+from kvatlas_publisher.claims import Claims
 from kvatlas_publisher.settings import EngineSpec
 from kvatlas_publisher.state_dir import Owner
 
@@ -30,6 +31,8 @@ class SessionSettings:
     """0: only at stop."""
     seen_epochs: Mapping[Owner, int] = field(default_factory=dict[Owner, int])
     """The highest that the indexers have seen; ours are above."""
+    claims: Claims = field(default_factory=Claims)
+    """Of the logs that the writers write to."""
     timing: StreamTiming = field(default_factory=StreamTiming)
     delivery: DeliverySettings = field(default_factory=lambda: DeliverySettings(flush_s=0.0))
     """What a session seals has waited `flush_s` for company, and need not wait again."""
