@@ -1,12 +1,14 @@
 """A session that begins from the checkpoint of an earlier one, against a real ZMQ engine."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kvatlas_events import Store
+from kvatlas_publisher.mirror import Mirror
 from kvatlas_publisher.state_dir import StateDir
 from tests.integration.publisher.conftest import WireEngine
 from tests.integration.publisher.test_session import KeepingLog, running, spec_of, stored
@@ -86,3 +88,60 @@ async def test_without_proof_the_checkpoint_is_dropped_and_nothing_of_it_is_said
         assert session.counters.checkpoints_dropped == 1
         assert session.counters.checkpoints_resumed == 0
     assert all(batch.snapshot is None for batch in log.batches)
+
+
+class SlowExport:
+    """Holds every export of a mirror up, in whichever thread it runs, until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go = asyncio.Event(), threading.Event()
+        self.loop = asyncio.get_running_loop()
+        real = Mirror.export_state
+
+        def export_state(mirror: Mirror) -> bytes:
+            self.loop.call_soon_threadsafe(self.begun.set)
+            assert self.go.wait(30)
+            return real(mirror)
+
+        monkeypatch.setattr(Mirror, "export_state", export_state)
+
+
+async def test_while_a_checkpoint_is_made_the_loop_goes_on_and_the_engine_is_heard_after_it(
+    wire_engine: WireEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, log = wire_engine, KeepingLog()
+    state, slow = StateDir.open(tmp_path), SlowExport(monkeypatch)
+    async with running(spec_of(engine), log, state=state, checkpoint_s=0.001) as session:
+        await engine.subscribed()
+        engine.send(stored(1, 2))
+        await engine.until(slow.begun.is_set)
+        before = len(log.batches)
+        engine.send(stored(3, first_token=4, parent=2))
+        heard = session.follower.stream.counters
+        await engine.until(lambda: heard.messages == 2)
+        await engine.until(lambda: sum(b.heartbeat is not None for b in log.batches[before:]) >= 2)
+        assert len(hashes(log)) == 2
+        assert session.counters.checkpoints == 0
+        slow.go.set()
+        await engine.until(lambda: len(hashes(log)) == 3)
+        await engine.until(lambda: session.counters.checkpoints >= 1)
+
+
+async def test_who_leaves_while_a_checkpoint_is_made_keeps_all_that_was_heard(
+    wire_engine: WireEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, log = wire_engine, KeepingLog()
+    state, slow = StateDir.open(tmp_path), SlowExport(monkeypatch)
+    async with running(spec_of(engine), log, state=state, checkpoint_s=0.001) as session:
+        await engine.subscribed()
+        engine.send(stored(1, 2))
+        await engine.until(slow.begun.is_set)
+        engine.send(stored(3, first_token=4, parent=2))
+        heard = session.follower.stream.counters
+        await engine.until(lambda: heard.messages == 2)
+        asyncio.get_running_loop().call_soon(slow.go.set)
+    assert len(hashes(log)) == 3
+    async with running(spec_of(engine), KeepingLog(), state=state, engine_gone_s=10.0) as again:
+        await engine.until(lambda: again.counters.checkpoints_resumed == 1)
+        assert again.life is not None
+        assert again.life.mirror.held_blocks == 3

@@ -68,7 +68,7 @@ class Bench:
 
 def test_a_checkpoint_comes_back_as_it_was_written() -> None:
     checkpoint = Checkpoint(TERMS, Anchor(2**64 - 1, digest_of(b"x")), b"state")
-    content = encode_checkpoint(checkpoint)
+    content = b"".join(encode_checkpoint(checkpoint))
     assert decode_checkpoint(content) == checkpoint
     for at in range(len(content) - len(b"state")):
         with pytest.raises(StateCorrupt):

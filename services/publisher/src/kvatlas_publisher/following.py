@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from kvatlas_chassis import FatalError, TaskSet
 from kvatlas_engines.anchor import Anchor
@@ -35,6 +35,7 @@ class Following:
         self._handle = handle
         self._tasks = tasks
         self._task: asyncio.Task[None] | None = None
+        self._held: list[Sequence[Effect]] | None = None
         self.follower = self._make(anchor)
 
     def start(self) -> None:
@@ -51,11 +52,33 @@ class Following:
         self.follower = self._make(None)
         self.start()
 
+    @property
+    def is_holding(self) -> bool:
+        """Inside of `holding`."""
+        return self._held is not None
+
+    @contextlib.contextmanager
+    def holding(self) -> Generator[None, None, None]:
+        """Keep what the engine says meanwhile, and hand it over at the end, in order."""
+        self._held = list[Sequence[Effect]]()
+        try:
+            yield
+        finally:
+            held, self._held = self._held, None
+            for effects in held:
+                self._handle(effects)
+
+    def _pass_on(self, effects: Sequence[Effect]) -> None:
+        if self._held is None:
+            self._handle(effects)
+        else:
+            self._held.append(effects)
+
     def _make(self, anchor: Anchor | None) -> Follower:
         return Follower(
             self._spec.events,
             self._spec.replay,
-            handle=self._handle,
+            handle=self._pass_on,
             timing=self._timing,
             anchor=anchor,
         )

@@ -26,7 +26,7 @@ from kvatlas_publisher.saying import TIERS
 
 
 class Mirror:
-    """One engine rank's cache in one life. Not thread-safe.
+    """One engine rank's cache in one life. Not thread-safe: while a thread asks, nobody tells it.
 
     What it says waits, in order, until it is sealed into records or taken as events.
 

@@ -89,8 +89,7 @@ class Session:
         )
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushed_s = 0.0
-        self._watching = TaskSet()
-        self._delivering = TaskSet()
+        self._watching, self._delivering = TaskSet(), TaskSet()
         self._models_checked = False
         self._last_alive_s = time.monotonic()
         self._logged_s: dict[str, float] = {}
@@ -136,8 +135,8 @@ class Session:
         self._outlets.start(self._delivering)
         self._watching.start(self._watch_engine(), name="engine http")
         self._watching.start(self._beat(), name="heartbeat")
-        keeping = self._checkpoints.keep(self._settings.checkpoint_s, self._place)
-        self._watching.start(keeping, name="checkpoints")
+        every_s, hold = self._settings.checkpoint_s, self._following.holding
+        self._watching.start(self._checkpoints.keep(every_s, self._place, hold), name="checkpoints")
         self._settings.claims.watch(
             self.spec, lambda: self.life or self._ended_life, self._watching
         )
@@ -159,6 +158,7 @@ class Session:
 
         True: every destination has acknowledged everything.
         """
+        await self._checkpoints.settled()
         self._checkpoints.save(*self._place())
         if self.life is not None:
             self._end_life(ShutdownReason.PUBLISHER_LEAVING)
@@ -275,6 +275,7 @@ class Session:
         self._heartbeat()  # what the old epoch held is gone: do not wait to say so
 
     def _place(self) -> tuple[Life | None, Stream]:
+        self._flush()
         return self.life, self.follower.stream
 
     def _begin_life(self, *, resumed: bool = False) -> Life:
@@ -399,7 +400,7 @@ class Session:
             self.counters.lives_ended["engine_gone"] += 1
             self._end_life(ShutdownReason.ENGINE_GONE)
             await self._following.anew()
-        if self.life is not None and self.scrape is not None:
+        if self.life and self.scrape and not self._following.is_holding:
             self.life.mirror.capacity_blocks = self.scrape.capacity_blocks
         self._heartbeat()
 

@@ -155,15 +155,16 @@ class StateDir:
         path.replace(path.with_name(f"{name}.corrupt"))
         return StateCorrupt(f"{path} is corrupt and was moved aside: {why}")
 
-    def replace(self, name: str, content: bytes) -> None:
-        """Put a file in the place of whatever has that name, whole and durable.
+    def replace(self, name: str, *parts: bytes) -> None:
+        """Put a file of these parts in the place of whatever has that name, whole and durable.
 
         Raises:
             OSError: it could not be written.
         """
         aside = self.path / f"{name}.new"
         with aside.open("wb") as file:
-            file.write(content)
+            for part in parts:
+                file.write(part)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(self.path / name)
