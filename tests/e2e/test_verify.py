@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,6 +177,39 @@ async def test_a_worker_that_no_replica_knows_is_missed_by_its_publisher() -> No
     assert lines[-1] == "differ: 1 of 1 workers"
     assert f"worker 7/0: {one.listen} does not know it, {other.listen} does not know it" in lines[0]
     assert f"{on.publisher} is at event " in lines[0]
+
+
+async def test_a_publisher_that_is_not_named_is_found_where_one_replica_lacks_its_worker() -> None:
+    async with EmbeddedValkey() as other_log, AsyncExitStack() as while_it_speaks:
+        on = await while_it_speaks.enter_async_context(stage())
+        await work(on.engine)
+        async with (
+            indexer("--log", on.log.url) as good,
+            indexer("--log", other_log.url) as lacking,
+        ):
+            await holds(good, BLOCKS)
+            await lacking.ready()
+            asked = await verify(*sides([good, lacking]))
+            await while_it_speaks.aclose()
+            alone = await verify(*sides([good, lacking]))
+    for status, lines in (asked, alone):
+        assert (status, lines[-1]) == (1, "differ: 1 of 1 workers"), lines
+        assert lines[0].startswith("worker 7/0: ")
+        assert f"{lacking.listen} does not know it" in lines[0]
+    assert f"{on.publisher} is at event " in asked[1][0]
+    assert f"its publisher cannot be asked: {on.publisher}: UNAVAILABLE" in alone[1][0]
+
+
+async def test_a_publisher_that_is_not_named_is_no_side_where_nobody_lacks_its_worker() -> None:
+    async with stage() as on, indexer("--log", on.log.url) as one:
+        await work(on.engine)
+        async with indexer("--log", on.log.url) as other:
+            for each in (one, other):
+                await holds(each, BLOCKS)
+            status, lines = await verify(*sides([one, other]))
+    assert (status, len(lines)) == (0, 1), lines
+    assert lines[0].startswith("whole: 2 replicas agree on 1 workers, ")
+    assert lines[0].endswith("; 0 of the workers agree with their publishers")
 
 
 async def test_who_is_gone_is_named_and_nothing_is_told() -> None:
