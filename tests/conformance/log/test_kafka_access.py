@@ -147,7 +147,7 @@ async def test_a_url_that_says_less_than_the_listener_asks_for_is_told_so(
     assert "hangs up; if its listener uses TLS, write kafka+tls://" in said
     nobody = f"kafka+tls://{secured.kafka.address}?ssl_ca_certs={secured.authority}"
     said = await refusal(nobody, cell)
-    assert "if it asks who we are, USER:PASSWORD@" in said
+    assert "if it asks who we are, write USER:PASSWORD@" in said
 
 
 class Counting:

@@ -94,6 +94,10 @@ log.flush.start.offset.checkpoint.interval.ms=200
 _TLS_PROPERTIES = """listener.name.clients.ssl.keystore.type=PEM
 listener.name.clients.ssl.keystore.location={certificate}
 """
+_CLIENTS_PROPERTIES = """listener.name.clients.ssl.client.auth=required
+listener.name.clients.ssl.truststore.type=PEM
+listener.name.clients.ssl.truststore.location={authority}
+"""
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _MODULES = "org.apache.kafka.common.security"
 
@@ -103,13 +107,20 @@ class EmbeddedKafka:
 
     Args:
         certificate: a PEM file for its listener, the key (PKCS #8) and the chain; None: no TLS.
+        clients_authority: a PEM file of who signs the certificates that clients must show; None:
+            they need none.
         users: passwords of those who are let in, by PLAIN and by SCRAM; None: nobody is asked.
     """
 
     def __init__(
-        self, *, certificate: Path | None = None, users: Mapping[str, str] | None = None
+        self,
+        *,
+        certificate: Path | None = None,
+        clients_authority: Path | None = None,
+        users: Mapping[str, str] | None = None,
     ) -> None:
         self._certificate = certificate
+        self._clients_authority = clients_authority
         self._users = users
         self._process: subprocess.Popen[bytes] | None = None
         self._directory: tempfile.TemporaryDirectory[str] | None = None
@@ -224,6 +235,8 @@ class EmbeddedKafka:
         """Return what the listener of clients asks of them and shows to them."""
         shown = self._certificate
         tls = "" if shown is None else _TLS_PROPERTIES.format(certificate=shown)
+        if self._clients_authority is not None:
+            tls += _CLIENTS_PROPERTIES.format(authority=self._clients_authority)
         if self._users is None:
             return tls
         prefix = "listener.name.clients"

@@ -21,6 +21,7 @@ from aiokafka.conn import (
 from aiokafka.errors import (
     AuthenticationFailedError,
     ClusterAuthorizationFailedError,
+    IllegalSaslStateError,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
@@ -52,6 +53,12 @@ _FETCH_BYTES = 16 << 20
 _FETCH_PARTITION_BYTES = 2 << 20
 _RETRY_S = 0.05
 _HANGS_UP = "hangs up; if its listener uses TLS, write kafka+tls://, and if it asks who we are, USER:PASSWORD@"
+_HANGS_UP_ON_TLS = (
+    "hangs up; if it wants a certificate of ours, set ssl_certfile to one that it trusts, and if it "
+    "asks who we are, write USER:PASSWORD@"
+)
+_OUR_CERTIFICATE = ("ALERT_CERTIFICATE", "ALERT_BAD_CERTIFICATE", "ALERT_UNKNOWN_CA")
+"""In what OpenSSL calls the alerts of a server that misses one of ours, or trusts it not."""
 _NOT_THIS_NAME = (62, 64)  # OpenSSL's codes: another host's name, another IP address
 
 
@@ -214,16 +221,20 @@ class KafkaServer:
         """Connect as the library does, and let its error out if something is there."""
         options: dict[str, Any] = {**self._options, "host": host, "port": port}
         del options["bootstrap_servers"]
+        hangs_up = f"{host}:{port} {_HANGS_UP if self._access.tls is None else _HANGS_UP_ON_TLS}"
         try:
             connection: Client = await create_conn(**options)
         except ssl.SSLError:
             raise
         except (KafkaConnectionError, RequestTimedOutError) as error:
-            raise KafkaConnectionError(f"{host}:{port} {_HANGS_UP}") from error
+            for cause in (error.__cause__, error.__context__):
+                if isinstance(cause, ssl.SSLError):
+                    raise cause from None
+            raise KafkaConnectionError(hangs_up) from error
         except OSError:
             return  # nobody is there
         connection.close()
-        raise KafkaConnectionError(f"{host}:{port} {_HANGS_UP}")
+        raise KafkaConnectionError(hangs_up)
 
     async def _find_or_create(self, client: Client, plan: TopicPlan) -> Topic:
         while True:
@@ -261,13 +272,10 @@ class KafkaServer:
                 )
             case UnsupportedSaslMechanismError():
                 why = f"does not know {self._access.mechanism}; set the URL's sasl_mechanism"
-            case ssl.SSLCertVerificationError():
-                why = _untrusted(error)
+            case IllegalSaslStateError():
+                why = "asks nobody for a user; write the URL without USER:PASSWORD@"
             case ssl.SSLError():
-                why = (
-                    f"does not agree on TLS: {error.reason}; "
-                    "if its listener uses none, write kafka://"
-                )
+                why = _about_tls(error)
             case TimeoutError() | KafkaTimeoutError() | RequestTimedOutError():
                 why = f"does not answer within {self.answer_s:g} s"
             case KafkaConnectionError() | NodeNotReadyError() | OSError():
@@ -289,6 +297,18 @@ async def _undo(starting: asyncio.Task[None], stop: Callable[[], Any]) -> None:
 def _text(error: KafkaError) -> str:
     """Return what the cluster said, and not what the library makes of it."""
     return str(error.args[0]) if error.args else type(error).__name__
+
+
+def _about_tls(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _untrusted(error)
+    reason = error.reason or "no reason is given"
+    if any(each in reason for each in _OUR_CERTIFICATE):
+        return (
+            f"does not let us in without a certificate that it trusts: {reason}; "
+            "set ssl_certfile to one"
+        )
+    return f"does not agree on TLS: {reason}; if its listener uses none, write kafka://"
 
 
 def _untrusted(error: ssl.SSLCertVerificationError) -> str:
