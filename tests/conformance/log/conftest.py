@@ -4,11 +4,12 @@ A container where a Docker engine answers; else our own child process, where jav
 the server that KVATLAS_TEST_KAFKA=HOST:PORT names; else the tests that need one are skipped.
 """
 
+import asyncio
 import gc
 import os
 import uuid
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import ExitStack
 from typing import Any
 
@@ -127,3 +128,16 @@ class KafkaTransport:
 @pytest.fixture
 def kafka_transport(kafka: Kafka) -> Callable[[], KafkaTransport]:
     return lambda: KafkaTransport(*kafka())
+
+
+@pytest.fixture
+async def connections_gone() -> AsyncGenerator[None, None]:
+    """Let every connection end before the loop does: by TLS both sides say goodbye.
+
+    The client library closes those that it begins with without waiting for that.
+    """
+    yield
+    loop: Any = asyncio.get_running_loop()
+    async with asyncio.timeout(20):
+        while any(each._sock is not None for each in list(loop._transports.values())):  # noqa: ASYNC110 - of the loop itself
+            await asyncio.sleep(0.005)  # each falls when its server's goodbye has come

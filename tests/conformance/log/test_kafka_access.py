@@ -21,6 +21,8 @@ from kvatlas_events.embedded_kafka import EmbeddedKafka
 from kvatlas_indexer.feed import LogFeed
 from tests.unit.cell.bench import Bench
 
+pytestmark = pytest.mark.usefixtures("connections_gone")
+
 USER, PASSWORD, IN_URL = "atlas", "s3cret/of:ours", "s3cret%2Fof%3Aours"
 
 

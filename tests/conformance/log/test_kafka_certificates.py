@@ -28,6 +28,8 @@ from kvatlas_events import (
 )
 from kvatlas_events.embedded_kafka import EmbeddedKafka
 
+pytestmark = pytest.mark.usefixtures("connections_gone")
+
 
 class Certificates:
     """An authority with a certificate of the broker and one of ours; and a stranger's."""
