@@ -12,7 +12,7 @@ use kvatlas_events::sequencer::{Limits, Verdict};
 use kvatlas_index::{FindOptions, Index, IndexConfig, Matches, Query, WorkerKey};
 use kvatlas_wire::frame::FrameError;
 use kvatlas_wire::v1;
-use parking_lot::Mutex;
+use parking_lot::{FairMutex, Mutex};
 use tokio::sync::watch;
 
 use crate::budget::Budget;
@@ -76,7 +76,8 @@ pub struct Cell {
     pub find_latency: Histogram,
     pub(crate) budget: Mutex<Budget>,
     index: Index,
-    table: Mutex<Table>,
+    // Fair, since whoever applies a large batch takes it again and again: others would wait for all of it.
+    table: FairMutex<Table>,
     is_ready: AtomicBool,
     readiness: watch::Sender<bool>,
     versions: watch::Sender<u64>,
@@ -92,7 +93,7 @@ impl Cell {
             counters: Counters::default(),
             find_latency: Histogram::default(),
             index: Index::new(IndexConfig::default()),
-            table: Mutex::default(),
+            table: FairMutex::default(),
             is_ready: AtomicBool::new(false),
             readiness: watch::Sender::new(false),
             versions: watch::Sender::new(0),
