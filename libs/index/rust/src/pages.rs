@@ -28,9 +28,10 @@ const LARGEST_REGION: usize = 64 << 20;
 /// Of what is in use: more than that does not stay idle if whole pages of it can be handed back.
 const HAND_BACK_SHARE: usize = 32;
 /// Of what is in use: from then on holes are filled.
-const FILL_SHARE: usize = 12;
-/// A hole is a new stretch if it has room for so many pieces, and a page.
-const LEAST_IN_STRETCH: usize = 4;
+const FILL_SHARE: usize = 6;
+/// A hole is a new stretch if it is so long, and longer than four pieces: in shorter ones, pieces of several generations
+/// would come to lie beside each other.
+const LEAST_IN_STRETCH: usize = 6 * PAGE;
 /// Idle pages that are not worth a thought.
 const FREE_PAGES: usize = 4;
 
@@ -165,7 +166,7 @@ impl Heap {
 
     /// The hole with the most pages that take memory already, if it is worth going on in.
     fn longest_stretch(&mut self, bytes: usize) -> Option<Range<usize>> {
-        let least = (LEAST_IN_STRETCH * bytes).max(PAGE);
+        let least = LEAST_IN_STRETCH.max(4 * bytes);
         let holes = self.by_size.range((least, 0)..);
         let &(size, address) =
             holes.max_by_key(|&&(size, address)| self.taken_in(address, size))?;

@@ -104,7 +104,7 @@ impl<'a, 'p> Window<'a, 'p> {
                 return;
             };
             let part = &mut self.parts[search.run()];
-            match part.step(self.writing, &mut self.rights, search) {
+            match part.step::<true>(self.writing, &mut self.rights, search) {
                 Stepped::Further => self.ring.front_to_back(),
                 Stepped::Done(changed) => {
                     part.count(search.hash, changed);
@@ -129,7 +129,7 @@ impl<'a, 'p> Window<'a, 'p> {
             let part = &mut self.parts[stale.run()];
             let mut search = stale.anew(&directories[0], pin);
             loop {
-                match part.step(self.writing, &mut self.rights, &mut search) {
+                match part.step::<false>(self.writing, &mut self.rights, &mut search) {
                     Stepped::Further => {}
                     Stepped::Done(changed) => break part.count(search.hash, changed),
                     Stepped::Anew => search = stale.anew(&directories[0], pin),
@@ -222,9 +222,9 @@ enum Stepped {
 }
 
 impl Part {
-    /// One look of a search at a line.
+    /// One look of a search at a line. Compiled apart for the ring, where it must not cost a call.
     #[inline(always)]
-    fn step<'p>(
+    fn step<'p, const IN_RING: bool>(
         &self,
         writing: Writing<'p>,
         rights: &mut Rights<'_>,
