@@ -241,6 +241,11 @@ impl Cell {
         (table.version(), table.changes(&self.index, since))
     }
 
+    /// Take so many bytes from the system for the index's tables, and keep them; false if it has no more.
+    pub fn keep_memory(&self, bytes: usize) -> bool {
+        self.index.keep(bytes)
+    }
+
     pub(crate) fn index(&self) -> &Index {
         &self.index
     }

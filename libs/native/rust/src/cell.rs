@@ -119,6 +119,10 @@ impl Cell {
         }
     }
 
+    fn keep_memory(&self, py: Python<'_>, memory_bytes: usize) -> bool {
+        py.detach(|| self.native.keep_memory(memory_bytes))
+    }
+
     #[pyo3(signature = (records, *, transport, appended_unix_ms, now_unix_ms))]
     fn apply(
         &self,

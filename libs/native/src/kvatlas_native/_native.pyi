@@ -227,6 +227,8 @@ class Cell:
             recover_ms: how long a worker may wait for a snapshot before its set is emptied.
             memory_bytes_max: of the index; past it the largest worker is emptied.
         """
+    def keep_memory(self, memory_bytes: int) -> bool:
+        """Take so much from the system for the index's tables, and keep it; False if it has no more."""
     def apply(
         self,
         records: Sequence[bytes],

@@ -13,7 +13,7 @@ use kvatlas_baselines::opstream::{Op, OpStream, Record};
 
 use crate::index::cpu::Sampler;
 use crate::index::pace::{Clock, Pace, Spin};
-use crate::index::played::Played;
+use crate::index::played::{Played, even_lag};
 use crate::index::target::{Scratch, Target};
 
 /// Records that are applied in one call, if so many wait.
@@ -101,6 +101,16 @@ pub fn play(stream: &OpStream, target: &dyn Target, plan: &Plan) -> Played {
             .collect(),
     };
     let mut played = trial.run(threads);
+    if let (1, true, Some(ns)) = (threads, trial.pace.is_paced(), played.write.ns_per_block()) {
+        let events = trial.records().filter(|(_, record)| record.op.kind() != 0);
+        played.even = even_lag(
+            events.map(|(_, record)| {
+                let due_ns = trial.pace.due_ns(record.time_ns);
+                (due_ns, record.op.hashes().len())
+            }),
+            ns,
+        );
+    }
     let before_ns = trial.clock.ns();
     target.settle();
     let settled_ns = trial.clock.ns();

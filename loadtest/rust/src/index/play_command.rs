@@ -34,7 +34,8 @@ flat index only:
 
 counted is whether it kept up: all issued within 1.01 windows and applied within 1.10. lookup_us is from
 call to return, apply_ms from an event's time until it was applied (null where the design queues events
-for threads of its own), late_us how late records were issued. write_ns is processor time of the
+for threads of its own), even_p99 what its p99 would be if every block took the average time:
+what the stream's bursts alone make of it. late_us is how late records were issued. write_ns is processor time of the
 applying threads per block stored or removed. The exit status is 1 if --verify finds a difference.";
 
 /// The designs, as a JSON list.
@@ -171,6 +172,7 @@ fn report(design: &Design, stream: &OpStream, plan: &Plan, played: &Played, byte
         "apply_ms": {
             "p50": apply.map(|apply| per_ms(apply, 0.5)),
             "p99": apply.map(|apply| per_ms(apply, 0.99)),
+            "even_p99": (played.even.total() > 0).then(|| per_ms(&played.even, 0.99)),
         },
         "late_us": {"p50": late.quantile_us(0.5), "p99": late.quantile_us(0.99)},
         "memberships": memberships,

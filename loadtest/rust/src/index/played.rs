@@ -20,6 +20,9 @@ pub struct Played {
     pub late: Latencies,
     /// Of events: from their time until they were applied; empty for a design with writers of its own.
     pub apply: Latencies,
+    /// The same if every block took what it took on average: what is left is due to the stream's bursts. Empty for
+    /// several appliers, or without a pace.
+    pub even: Latencies,
     /// Processor time per block stored or removed.
     pub write: Meter,
 }
@@ -41,9 +44,29 @@ impl Played {
     }
 }
 
+/// How long events would wait for being applied, given as times and blocks, if each block took so long.
+pub fn even_lag(events: impl Iterator<Item = (u64, usize)>, ns_per_block: f64) -> Latencies {
+    let mut lag = Latencies::new();
+    let mut free_ns = 0;
+    for (due_ns, blocks) in events {
+        free_ns = free_ns.max(due_ns) + (blocks as f64 * ns_per_block) as u64;
+        lag.add_ns(free_ns - due_ns);
+    }
+    lag
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn at_even_cost_an_event_waits_for_those_before_it_and_for_no_others() {
+        let events = [(0, 10), (0, 30), (50_000, 10)];
+        let lag = even_lag(events.into_iter(), 1000.0);
+        let near = |share, us: f64| (lag.quantile_us(share) / us - 1.0).abs() < 0.05;
+        assert_eq!(lag.total(), 3);
+        assert!(near(0.5, 10.0) && near(1.0, 40.0));
+    }
 
     #[test]
     fn keeping_up_is_issuing_within_1_01_and_applying_within_1_10_windows() {

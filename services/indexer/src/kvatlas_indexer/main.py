@@ -168,8 +168,12 @@ async def administering(
 
 
 def build_cell(settings: IndexerSettings) -> Cell:
-    """Make the cell's native state, empty and not ready."""
-    return Cell(
+    """Make the cell's native state, empty and not ready.
+
+    Raises:
+        FatalError: the system has not the memory that is to be kept.
+    """
+    cell = Cell(
         cell=settings.cell,
         model=settings.model,
         block_size=settings.block_size,
@@ -182,6 +186,11 @@ def build_cell(settings: IndexerSettings) -> Cell:
         recover_ms=settings.recover_ms,
         memory_bytes_max=settings.memory_bytes_max,
     )
+    if not cell.keep_memory(settings.memory_bytes_kept):
+        raise FatalError(
+            f"memory_bytes_kept: the system does not give {settings.memory_bytes_kept} bytes"
+        )
+    return cell
 
 
 def build_start(cell: Cell, files: StateFiles | None, settings: IndexerSettings) -> Start:

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
 
 from kvatlas_chassis import HostPort, ServiceSettings
 from kvatlas_events import LOG_SERVER_URLS, open_reader
@@ -68,6 +70,11 @@ class IndexerSettings(ServiceSettings):
     memory_bytes_max: int = Field(
         default=8 << 30, gt=0, description="of the index; past it the largest worker is emptied"
     )
+    memory_bytes_kept: int = Field(
+        default=0,
+        ge=0,
+        description="taken from the system at the start and kept, so that no event waits for it",
+    )
 
     @field_validator("log")
     @classmethod
@@ -77,3 +84,12 @@ class IndexerSettings(ServiceSettings):
         if len(set(urls)) < len(urls):
             raise ValueError("a log is named twice")
         return urls
+
+    @model_validator(mode="after")
+    def _no_more_is_kept_than_may_be_used(self) -> Self:
+        if self.memory_bytes_kept > self.memory_bytes_max:
+            raise ValueError(
+                f"memory_bytes_kept is {self.memory_bytes_kept}, "
+                f"more than memory_bytes_max, which is {self.memory_bytes_max}"
+            )
+        return self

@@ -33,7 +33,8 @@ class Trial:
         counted: all was issued within 1.01 times the window and applied within 1.10 times.
         block_ops_per_s: blocks asked for, stored and removed, by `finished_ms`.
         lookup_us: p50, p99, p999 and max of a look-up.
-        apply_ms: p50 and p99 from an event's time until it was applied; None where the design
+        apply_ms: p50 and p99 from an event's time until it was applied, and even_p99, the p99 if
+            every block took the average time (paced, one applying thread); None where the design
             applies on threads of its own.
         write_ns: processor time of the event thread, per block stored or removed. None: no block.
     """

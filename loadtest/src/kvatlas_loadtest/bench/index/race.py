@@ -189,7 +189,7 @@ class Race:
             window_ms=window_ms,
             block_ops_per_s=_median(fast, lambda t: t.block_ops_per_s) if window_ms else None,
             lookup_us=quantiles(half, lambda t: t.lookup_us, ("p50", "p99", "p999")),
-            apply_ms=quantiles(half, lambda t: t.apply_ms, ("p50", "p99")),
+            apply_ms=quantiles(half, lambda t: t.apply_ms, ("p50", "p99", "even_p99")),
             bytes_per_membership=_median(fast, lambda t: t.bytes_per_membership),
             write_ns=_median(fast, lambda t: t.write_ns),
             note="; ".join(notes),
@@ -199,9 +199,10 @@ class Race:
 def quantiles(
     trials: Sequence[Trial], of: Callable[[Trial], dict[str, float] | None], names: Sequence[str]
 ) -> dict[str, float] | None:
-    """The median over trials of each quantile; None where there is none."""
+    """The median over trials of each quantile that all of them have; None where there is none."""
     known = [figures for trial in trials if (figures := of(trial)) is not None]
-    return {name: median(figures[name] for figures in known) for name in names} if known else None
+    told = [name for name in names if all(name in figures for figures in known)]
+    return {name: median(figures[name] for figures in known) for name in told} if known else None
 
 
 def _median(trials: Sequence[Trial], of: Callable[[Trial], float | None]) -> float | None:

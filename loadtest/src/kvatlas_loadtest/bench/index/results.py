@@ -22,7 +22,8 @@ class Result:
         window_ms: the shortest window that counts.
         block_ops_per_s: kept up, at that window.
         lookup_us: p50, p99 and p999 at half of that rate.
-        apply_ms: p50 and p99 at half of that rate.
+        apply_ms: p50 and p99 at half of that rate, and even_p99, what the p99 would be if every block
+            took the average time: what the stream's bursts alone make of it.
         write_ns: per block stored or removed, at the highest rate.
         note: what else a reader must know; empty: nothing.
     """

@@ -30,6 +30,7 @@ _COLUMNS = (
     _Column("p99, µs", lambda _, r: _quantile(r.lookup_us, "p99")),
     _Column("p99.9, µs", lambda _, r: _quantile(r.lookup_us, "p999")),
     _Column("apply p99, ms", lambda _, r: _quantile(r.apply_ms, "p99")),
+    _Column("at even cost, ms", lambda _, r: _quantile(r.apply_ms, "even_p99")),
     _Column("bytes a membership", lambda _, r: r.bytes_per_membership),
     _Column("store or remove, ns", lambda _, r: r.write_ns),
     _Column("times best baseline", lambda s, r: s.ratio(r)),
@@ -41,7 +42,7 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 
 def _quantile(figures: dict[str, float] | None, name: str) -> float | None:
-    return None if figures is None else figures[name]
+    return None if figures is None else figures.get(name)
 
 
 def standing_sheet(standing: Standing) -> Sheet:
