@@ -20,7 +20,7 @@ use std::ptr::NonNull;
 
 use parking_lot::Mutex;
 
-use crate::system::{self, PAGE};
+use crate::system::{self, PAGE, SMALL_PAGE};
 
 /// Pieces are multiples of this, and so aligned.
 const UNIT: usize = 256;
@@ -99,14 +99,13 @@ impl Pages {
     /// are taken later need not wait for the system to find and clear memory. False if the system has no more.
     pub fn keep(&self, bytes: usize) -> bool {
         let mut heap = self.heap.lock();
-        heap.kept_bytes = heap.kept_bytes.max(bytes);
-        while heap.taken_pages * PAGE < bytes {
-            let missing = bytes - heap.taken_pages * PAGE;
-            if !heap.fill_region(missing.min(LARGEST_REGION)) {
-                return false;
-            }
+        // In one piece, so that the system can say at once that it has not so much.
+        let missing = bytes.saturating_sub(heap.taken_pages * PAGE);
+        let has_it = missing == 0 || heap.fill_region(missing);
+        if has_it {
+            heap.kept_bytes = heap.kept_bytes.max(bytes);
         }
-        true
+        has_it
     }
 
     /// Bytes of memory taken from the system, in whole pages, that no piece in use accounts for.
@@ -227,11 +226,12 @@ impl Heap {
             return false;
         };
         if let Some(region) = self.regions.get_mut(&hole.start) {
-            for (page, taken) in region.taken.iter_mut().enumerate() {
+            // A small page at a time, for where there are no large ones.
+            for at in (0..region.bytes).step_by(SMALL_PAGE) {
                 // SAFETY: within the region, of which nothing is handed out yet.
-                unsafe { region.first.add(page * PAGE).write_volatile(0) };
-                *taken = true;
+                unsafe { region.first.add(at).write_volatile(0) };
             }
+            region.taken.fill(true);
             self.taken_pages += region.taken.len();
         }
         self.add_free(hole.start, hole.len());
@@ -241,7 +241,7 @@ impl Heap {
     /// Maps a region with room for `bytes`, as the next stretch.
     fn map(&mut self, bytes: usize) -> Option<Range<usize>> {
         let usual = (self.mapped_bytes / 4).clamp(PAGE, LARGEST_REGION);
-        let size = usual.max(bytes).next_multiple_of(PAGE);
+        let size = usual.max(bytes).checked_next_multiple_of(PAGE)?;
         let first = system::map(size)?;
         let start = first.addr().get();
         let region = Region {

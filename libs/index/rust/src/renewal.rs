@@ -14,6 +14,7 @@ use crate::counters::{count, count_many};
 use crate::entry::packed;
 use crate::set::{Holders, Set, is_held};
 use crate::shard_table::{ShardTable, Shared, Target};
+use crate::system::SMALL_PAGE;
 use crate::table::{Directory, SLOTS_PER_LINE, Slot, Slots, capacity_of_class, class_for};
 use crate::zeroed::Zeroed;
 
@@ -65,9 +66,6 @@ pub(crate) fn slots_reserved(memberships: usize, shards: usize) -> usize {
     // No shard has many more than its share: five standard deviations.
     ((keys + 5.0 * keys.sqrt()) * 8.0 / 7.0).ceil() as usize
 }
-
-/// Bytes a page has at least.
-const SMALL_PAGE: usize = 4096;
 
 impl ShardTable {
     /// Makes the table as large as a shard's smallest is, if it is not, and takes its memory from the system.

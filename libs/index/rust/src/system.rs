@@ -7,6 +7,8 @@ pub(crate) use os::{discard, map, unmap};
 
 /// A large page.
 pub(crate) const PAGE: usize = 2 << 20;
+/// Bytes that any page has at least.
+pub(crate) const SMALL_PAGE: usize = 4096;
 
 /// Elsewhere than on Linux: large aligned pieces of the general allocator, which are kept until all of a region is free.
 #[cfg(not(target_os = "linux"))]

@@ -1,7 +1,6 @@
 """What an indexer can be told, and what it checks before it starts."""
 
 from pathlib import Path
-
 from typing import Self
 
 from pydantic import Field, field_validator, model_validator
