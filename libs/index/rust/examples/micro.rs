@@ -1,11 +1,10 @@
 //! Prints what a query, a store and a remove cost, and what a membership weighs.
 //!
-//! `cargo run --release -p kvatlas-index --example micro [fleet | hot | grow | unique | events | memory]`. Single-threaded, on tables too large for
+//! `cargo run --release -p kvatlas-index --example micro [fleet | hot | grow | unique | events]`. Single-threaded, on tables too large for
 //! the near caches; queries are drawn so that consecutive ones touch different memory.
 //!
-//! `unsafe` here: asking for this thread's processor time, for large pages, for a line. Sound because the first writes
-//! nothing but the place it is given, and the others are hints about memory of our own. The wall clock printed beside
-//! it is the check; nothing that is shipped uses it.
+//! `unsafe` here: asking for this thread's processor time. Sound because the call writes nothing but the place it is
+//! given. The wall clock printed beside it is the check; nothing that is shipped uses it.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -322,68 +321,6 @@ fn events() {
     }
 }
 
-/// What memory alone costs whoever reads and writes random lines of large pages, some tens of them in flight: with
-/// next to no work between two lines, and with about as much as a store computes.
-fn memory() {
-    println!("a random line read and written, {LINES_AHEAD} asked for ahead; ns a line");
-    println!("  MiB   no work   with work");
-    for mib in [1, 128, 480] {
-        let ns = [0, 12].map(|work| {
-            let mut words = large_pages(mib << 20);
-            (0..3)
-                .map(|round| random_lines(&mut words, work, round))
-                .fold(f64::MAX, f64::min)
-        });
-        println!("  {mib:3} {:9.1} {:11.1}", ns[0], ns[1]);
-    }
-}
-
-const LINES_AHEAD: usize = 32;
-const WORDS_PER_LINE: usize = 8;
-
-fn large_pages(bytes: usize) -> Vec<u64> {
-    let mut words = vec![0u64; bytes / 8];
-    #[cfg(target_os = "linux")]
-    // SAFETY: a wish about memory that the vector owns; without large pages it is only slower.
-    unsafe {
-        let at = words.as_ptr().align_offset(4096);
-        libc::madvise(
-            words[at..].as_mut_ptr().cast(),
-            bytes - 8 * at,
-            libc::MADV_HUGEPAGE,
-        );
-    }
-    words.fill(1);
-    words
-}
-
-fn random_lines(words: &mut [u64], work: u32, round: u64) -> f64 {
-    const COUNT: u64 = 4_000_000;
-    let lines = (words.len() / WORDS_PER_LINE - 1) as u128;
-    let mut ahead = [0; LINES_AHEAD];
-    let begun = Instant::now();
-    for n in 0..COUNT {
-        let place = n as usize % LINES_AHEAD;
-        let line = &mut words[ahead[place]..ahead[place] + WORDS_PER_LINE];
-        let same = (0..4).fold(0, |same, at| same | u64::from(line[2 * at] == n) << at);
-        line[n as usize % 4 * 2] = n + same;
-        let mut done = n;
-        for _ in 0..work {
-            done = black_box(done.wrapping_mul(3) ^ (done >> 7));
-        }
-        let drawn = u128::from(mix(n + round * COUNT) ^ (done & 1));
-        let scaled = (drawn * lines) >> 64;
-        ahead[place] = scaled as usize * WORDS_PER_LINE;
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch reads nothing that the program can see and cannot fault.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>((&raw const words[ahead[place]]).cast());
-        }
-    }
-    begun.elapsed().as_nanos() as f64 / COUNT as f64
-}
-
 /// The same work on a table that fits the near caches: what is left is computing.
 fn hot() {
     println!("1,000 workers x 128 mostly unique blocks");
@@ -447,8 +384,5 @@ fn main() {
     }
     if wants("events") {
         events();
-    }
-    if wants("memory") {
-        memory();
     }
 }
