@@ -12,7 +12,7 @@
 //!
 //! and of a write:
 //!
-//! 1. [`write`] / [`feed`] / [`ring`] – runs of changes, block by block, many blocks in flight; counts and digests
+//! 1. [`index`] – the public type; [`write`] / [`feed`] / [`ring`] – runs of changes, many blocks in flight; counts and digests
 //! 2. [`rights`] – who may write to a shard
 //! 3. [`membership`] – what storing or removing on one tier means for the tables of a shard
 //! 4. [`table`] / [`shard_table`] – open addressing: what readers see, what the one writer does

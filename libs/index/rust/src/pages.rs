@@ -5,10 +5,11 @@
 //! those only to whoever asks for large, aligned regions, so tables are not taken from the general allocator.
 //!
 //! Shards that grow leave their pieces in about the order in which they took them, each for a larger one. So pieces are
-//! taken one behind another from fresh addresses, and not from holes: then whole pages come free behind, and are handed
-//! back to the system. Filling holes mixes the generations, and what small ones are left between them adds up to twice
-//! as much. In a fleet that no longer grows, pieces come free here and there, and whole pages do not; so holes are
-//! filled once too much lies idle. A page counts as taken from when a piece on it is first handed out.
+//! taken one behind another, in a *stretch*: then long holes come free behind, and the longest one is the next stretch, so
+//! that growth asks the system for little more than it adds. What still lies idle beyond a share is handed back. Filling
+//! every hole would mix the generations, and what small ones are left between them adds up to twice as much. In a fleet
+//! that no longer grows, pieces come free here and there, and long holes do not; so holes are filled once too much lies
+//! idle. A page counts as taken from when a piece on it is first handed out, or it is kept.
 //!
 //! `unsafe` here: mapping, handing back and zeroing memory. Sound because a piece is handed out to one owner, who gives
 //! it back once ([`crate::zeroed::Zeroed`]), and only what is free is handed back or zeroed.

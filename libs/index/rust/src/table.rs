@@ -344,6 +344,41 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// Lines that a new key reads beyond its own in a table that grows from 58 to 88 % full, on average: as searches go,
+    /// and as they would from line to line.
+    fn lines_beyond_home(leaps: bool) -> f64 {
+        let array = Zeroed::<Slot>::new(capacity_of_class(class_for(24_000)));
+        let slots = Slots::of(&array);
+        let lines = array.len() / SLOTS_PER_LINE;
+        let (mut keyed, mut read, mut counted) = (vec![0u8; lines], 0.0, 0.0);
+        for key in 0..array.len() * 7 / 8 {
+            let scaled = kvatlas_hashing::sequence_step(1, key as u64);
+            let (mut at, mut step) = (slots.home(scaled), 0);
+            while usize::from(keyed[at / SLOTS_PER_LINE]) == SLOTS_PER_LINE {
+                step += 1;
+                at = if leaps {
+                    slots.after(at, scaled, step)
+                } else {
+                    (at + SLOTS_PER_LINE) % array.len()
+                };
+            }
+            keyed[at / SLOTS_PER_LINE] += 1;
+            if key * 12 >= array.len() * 7 {
+                // Growing tables spend as long on every doubling of their keys.
+                read += f64::from(step) / key as f64;
+                counted += 1.0 / key as f64;
+            }
+        }
+        read / counted
+    }
+
+    #[test]
+    fn leaps_keep_full_lines_from_gathering_in_runs() {
+        let (leaping, in_line) = (lines_beyond_home(true), lines_beyond_home(false));
+        assert!((1.0..1.35).contains(&leaping), "{leaping} lines");
+        assert!((1.7..2.2).contains(&in_line), "{in_line} lines");
+    }
+
     proptest! {
         #[test]
         fn a_class_is_the_smallest_that_has_room(slots in 0usize..1 << 40) {
