@@ -34,7 +34,7 @@ pub async fn unary(
             return Err(unavailable(&error));
         }
     };
-    let request = request(uri, timeout)?;
+    let request = request(uri, Some(timeout));
     let (answer, mut stream) = sender
         .send_request(request, false)
         .map_err(|error| status(&error))?;
@@ -75,7 +75,8 @@ async fn usable(link: &mut watch::Receiver<Link>) -> Result<Connection, Status> 
     }
 }
 
-fn request(uri: &Uri, timeout: Duration) -> Result<Request<()>, Status> {
+/// The head of a call; `timeout` is what the server is told, None: it may last.
+pub(crate) fn request(uri: &Uri, timeout: Option<Duration>) -> Request<()> {
     let mut request = Request::new(());
     *request.method_mut() = Method::POST;
     *request.uri_mut() = uri.clone();
@@ -91,10 +92,11 @@ fn request(uri: &Uri, timeout: Duration) -> Result<Request<()>, Status> {
         header::USER_AGENT,
         HeaderValue::from_static(concat!("kvatlas-client/", env!("CARGO_PKG_VERSION"))),
     );
-    let timeout = HeaderValue::try_from(grpc_timeout(timeout))
-        .map_err(|error| Status::internal(error.to_string()))?;
-    headers.insert("grpc-timeout", timeout);
-    Ok(request)
+    // Digits and a letter are a header's value always.
+    if let Some(Ok(timeout)) = timeout.map(|limit| HeaderValue::try_from(grpc_timeout(limit))) {
+        headers.insert("grpc-timeout", timeout);
+    }
+    request
 }
 
 /// In the finest unit that eight digits allow, rounded up.
@@ -134,7 +136,7 @@ async fn receive(answer: ResponseFuture) -> Result<Bytes, Status> {
     Ok(bytes.freeze())
 }
 
-fn outcome(trailers: Option<&HeaderMap>) -> Result<(), Status> {
+pub(crate) fn outcome(trailers: Option<&HeaderMap>) -> Result<(), Status> {
     match trailers.and_then(Status::from_header_map) {
         Some(status) if status.code() == Code::Ok => Ok(()),
         Some(status) => Err(status),
@@ -143,7 +145,7 @@ fn outcome(trailers: Option<&HeaderMap>) -> Result<(), Status> {
 }
 
 /// As gRPC's document on HTTP status codes maps them: a proxy in between answered.
-fn not_grpc(http: StatusCode) -> Status {
+pub(crate) fn not_grpc(http: StatusCode) -> Status {
     let code = match http.as_u16() {
         400 => Code::Internal,
         401 => Code::Unauthenticated,
@@ -156,7 +158,7 @@ fn not_grpc(http: StatusCode) -> Status {
 }
 
 /// As gRPC maps HTTP/2 errors; a lost connection is UNAVAILABLE.
-fn status(error: &h2::Error) -> Status {
+pub(crate) fn status(error: &h2::Error) -> Status {
     let code = match error.reason() {
         Some(Reason::CANCEL) => Code::Cancelled,
         Some(Reason::ENHANCE_YOUR_CALM) => Code::ResourceExhausted,

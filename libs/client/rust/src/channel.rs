@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Uri;
-use http::uri::{PathAndQuery, Scheme};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -15,7 +14,7 @@ use tonic::{Code, Status};
 
 use crate::link::{Link, keep};
 use crate::message::{Matches, Query, decode, encode};
-use crate::{call, runtime};
+use crate::{address, call, runtime};
 
 const PATH: &str = "/kvatlas.v1.Indexer/FindMatches";
 /// Longer than anyone waits; beyond it a timer would overflow.
@@ -41,18 +40,9 @@ impl Channel {
     /// # Errors
     /// INVALID_ARGUMENT: no `host:port`.
     pub fn new(address: &str) -> Result<Self, Status> {
-        let invalid = || Status::invalid_argument(format!("'{address}' is no host:port"));
-        let authority: http::uri::Authority = address.parse().map_err(|_| invalid())?;
-        if authority.port().is_none() || authority.host().is_empty() {
-            return Err(invalid());
-        }
-        let mut parts = http::uri::Parts::default();
-        parts.scheme = Some(Scheme::HTTP);
-        parts.authority = Some(authority);
-        parts.path_and_query = Some(PathAndQuery::from_static(PATH));
         Ok(Self {
             address: address.to_owned(),
-            uri: Arc::new(Uri::from_parts(parts).map_err(|_| invalid())?),
+            uri: Arc::new(address::uri(address, PATH)?),
             state: Mutex::new(State::Idle),
         })
     }
@@ -101,8 +91,7 @@ impl Channel {
             }
             State::Idle | State::Open(..) => (),
         }
-        let runtime = runtime::handle()
-            .map_err(|error| Status::resource_exhausted(format!("no I/O thread: {error}")))?;
+        let runtime = runtime::open()?;
         let (sender, link) = watch::channel(Link::Connecting);
         runtime.spawn(keep(self.address.clone(), sender));
         let opened = State::Open(process::id(), runtime.clone(), link.clone());

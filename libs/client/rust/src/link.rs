@@ -142,18 +142,25 @@ impl Guard {
     }
 }
 
-async fn connect(address: &str) -> io::Result<(Connection, Guard)> {
+/// A new connection: where its requests go, and what drives it.
+pub async fn dial(
+    address: &str,
+) -> io::Result<(SendRequest<Bytes>, client::Connection<TcpStream>)> {
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new().with_time(TCP_KEEPALIVE);
     SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-    let (sender, mut connection) = client::Builder::new()
+    client::Builder::new()
         .enable_push(false)
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .handshake(stream)
         .await
-        .map_err(io::Error::other)?;
+        .map_err(io::Error::other)
+}
+
+async fn connect(address: &str) -> io::Result<(Connection, Guard)> {
+    let (sender, mut connection) = dial(address).await?;
     let doubts = Arc::new(Doubts::default());
     let pings = connection.ping_pong();
     let guard = Guard {

@@ -10,14 +10,19 @@ use std::process;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::runtime::{Builder, Handle};
+use tonic::Status;
 
 static CURRENT: Mutex<Option<(u32, Handle)>> = Mutex::new(None);
 
 /// The I/O thread of this process.
 ///
 /// # Errors
-/// The operating system gives no thread or no event queue.
-pub fn handle() -> io::Result<Handle> {
+/// RESOURCE_EXHAUSTED: the operating system gives no thread or no event queue.
+pub fn open() -> Result<Handle, Status> {
+    handle().map_err(|error| Status::resource_exhausted(format!("no I/O thread: {error}")))
+}
+
+fn handle() -> io::Result<Handle> {
     let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
     match &*current {
         Some((pid, handle)) if *pid == process::id() => Ok(handle.clone()),

@@ -4,6 +4,8 @@
 mod cell;
 mod channel;
 mod hashing;
+mod inbox;
+mod ingest;
 mod mirror;
 mod outbox;
 mod replica;
@@ -19,5 +21,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     outbox::register(module)?;
     cell::register(module)?;
     replica::register(module)?;
-    channel::register(module)
+    inbox::register(module)?;
+    channel::register(module)?;
+    ingest::register(module)
 }

@@ -1,4 +1,4 @@
-"""The native extension of kvatlas; the stub `_native.pyi` is its documentation."""
+"""The native extension of kvatlas, documented by the stub `_native.pyi`, and its calls awaited."""
 
 from kvatlas_native._native import (
     Applied,
@@ -10,6 +10,8 @@ from kvatlas_native._native import (
     EngineSubscriber,
     Heard,
     Inbox,
+    Ingested,
+    IngestStream,
     Lags,
     Outbox,
     Restore,
@@ -20,6 +22,7 @@ from kvatlas_native._native import (
     chunk_hashes,
     sequence_hashes,
 )
+from kvatlas_native.letterbox import Letterbox
 
 __all__ = [
     "Applied",
@@ -31,7 +34,10 @@ __all__ = [
     "EngineSubscriber",
     "Heard",
     "Inbox",
+    "IngestStream",
+    "Ingested",
     "Lags",
+    "Letterbox",
     "Outbox",
     "Restore",
     "RestoreRefused",

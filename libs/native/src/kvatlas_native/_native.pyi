@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
+from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+_T = TypeVar("_T")
 
 # --- hashing (libs/hashing/rust) ---
 
@@ -352,7 +355,10 @@ class CellServer:
     def stop(self, grace_s: float) -> None:
         """Refuse new calls, end streams, wait at most `grace_s`."""
 
-# --- the client's native channel (tonic client of FindMatches) ---
+# --- native calls (libs/client/rust) ---
+
+Columns: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint32]]
+"""worker_ids, dp_ranks, depths."""
 
 class ChannelError(Exception):
     """args: (gRPC status code: int, message: str)."""
@@ -373,7 +379,7 @@ class Channel:
         limit: int,
         exact: bool,
         timeout_s: float,
-    ) -> tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint32]]:
+    ) -> Columns:
         """Blocks without the GIL. ChannelError: any status but OK."""
     def find_matches_soon(
         self,
@@ -386,25 +392,46 @@ class Channel:
         limit: int,
         exact: bool,
         timeout_s: float,
-        inbox: Inbox,
+        inbox: Inbox[Columns],
         ticket: int,
     ) -> None:
         """Returns at once; the outcome comes into `inbox` with this `ticket`, exactly once."""
     def close(self) -> None:
         """Give up the connection; calls under way may finish, new ones are CANCELLED."""
 
-class Inbox:
+class Ingested:
+    """What an indexer says to all requests of one append."""
+
+    rejected: int
+    """Records that it did not take."""
+    first_rejection: str
+    """Why, in words; "" if it does not say."""
+    positions: list[tuple[int, int, int, int, bool]]
+    """(worker_id, dp_rank, epoch, last_event_id, whole) of the workers that were spoken of, per
+    request: a later one of the same worker counts."""
+
+class IngestStream:
+    """One `Ingest` call to one indexer, on a connection of its own. When it ends, so does this."""
+
+    def __init__(self, address: str) -> None:
+        """`address`: host:port, else ValueError. Connects in the background."""
+    @property
+    def is_over(self) -> bool:
+        """The call has ended: `append` can only fail."""
+    def append(self, records: Sequence[bytes], inbox: Inbox[Ingested], ticket: int) -> None:
+        """Send records after those of earlier appends; returns at once, having copied them.
+
+        The outcome comes into `inbox` with this `ticket`, exactly once: the answers to all requests
+        that the records were cut into, or why the call ended. ChannelError: it had ended before.
+        """
+    def close(self) -> None:
+        """End the call; appends that wait are CANCELLED."""
+
+class Inbox(Generic[_T]):
     """Outcomes that wait for an event loop; native threads never run Python."""
 
     def __init__(self) -> None: ...
     def fileno(self) -> int:
         """Readable while outcomes wait."""
-    def take(
-        self,
-    ) -> list[
-        tuple[
-            int,
-            tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint32]] | ChannelError,
-        ]
-    ]:
+    def take(self) -> list[tuple[int, _T | ChannelError]]:
         """All outcomes that have come, in order, by ticket."""

@@ -1,0 +1,22 @@
+//! Where a call goes.
+
+use http::Uri;
+use http::uri::{Authority, Parts, PathAndQuery, Scheme};
+use tonic::Status;
+
+/// The URI of the method at `path`, on the server at `host:port`.
+///
+/// # Errors
+/// INVALID_ARGUMENT: no `host:port`.
+pub fn uri(address: &str, path: &'static str) -> Result<Uri, Status> {
+    let invalid = || Status::invalid_argument(format!("'{address}' is no host:port"));
+    let authority: Authority = address.parse().map_err(|_| invalid())?;
+    if authority.port().is_none() || authority.host().is_empty() {
+        return Err(invalid());
+    }
+    let mut parts = Parts::default();
+    parts.scheme = Some(Scheme::HTTP);
+    parts.authority = Some(authority);
+    parts.path_and_query = Some(PathAndQuery::from_static(path));
+    Uri::from_parts(parts).map_err(|_| invalid())
+}
