@@ -31,7 +31,7 @@ from kvatlas_events import (
     encode_batch,
     snapshot_records,
 )
-from kvatlas_events.codec import progress
+from kvatlas_native import progress
 from kvatlas_wire import seal_record
 from kvatlas_wire.v1 import events_pb2 as pb
 
@@ -244,11 +244,19 @@ def test_an_empty_mirror_is_one_part() -> None:
 
 def test_progress_is_where_a_receiver_should_be() -> None:
     numbered = Batch(header=HEADER, first_event_id=5, events=(Clear(), Clear(), Clear()))
-    reached = progress(encode_batch(numbered))
-    assert reached is not None
-    assert (reached.worker, reached.epoch, reached.last_event_id) == (Worker(7, 1), 5, 7)
+    assert progress(encode_batch(numbered)) == (7, 1, 5, 7)
     first, last = snapshot_part(3, 0, 2), snapshot_part(3, 1, 2)
     assert progress(encode_batch(Batch(header=HEADER, snapshot=first))) is None
-    reached = progress(encode_batch(Batch(header=HEADER, snapshot=last)))
-    assert reached is not None
-    assert reached.last_event_id == 3
+    assert progress(encode_batch(Batch(header=HEADER, snapshot=last))) == (7, 1, 5, 3)
+    alive = Heartbeat(
+        last_event_id=9,
+        digests=(),
+        load=None,
+        capacity_blocks=0,
+        engine_url="",
+        publisher_rpc="",
+        role="",
+    )
+    assert progress(encode_batch(Batch(header=HEADER, heartbeat=alive))) == (7, 1, 5, 9)
+    with pytest.raises(ValueError, match="not a kvatlas record"):
+        progress(b"x")

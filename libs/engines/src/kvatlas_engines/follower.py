@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 
 _REPLAY_QUEUE_MESSAGES = 20_000  # engines keep 10,000 by default
 _READ_AT_ONCE_MAX = 256
-_REST_S = 0.001
 _CLOCK_S = 0.001
 """The event loop's timers are as exact as that."""
 
@@ -67,14 +66,14 @@ class Follower:
         timing: StreamTiming | None = None,
         anchor: Anchor | None = None,
     ) -> None:
+        timing = timing or StreamTiming()
         self.counters = FollowerCounters()
-        self.stream = Stream(
-            has_replay=replay is not None, timing=timing or StreamTiming(), anchor=anchor
-        )
+        self.stream = Stream(has_replay=replay is not None, timing=timing, anchor=anchor)
         self.connected = False
         self._events = events
         self._replay = replay
         self._handle = handle
+        self._rest_s = timing.rest_s
 
     async def run(self) -> None:
         """Follow until cancelled; sockets are closed then.
@@ -82,7 +81,7 @@ class Follower:
         Raises:
             OSError: the address cannot be bound or is not understood.
         """
-        sockets = _Sockets(self, self._events, self._replay, self._handle)
+        sockets = _Sockets(self, self._events, self._replay, self._handle, self._rest_s)
         try:
             await sockets.run()
         finally:
@@ -98,11 +97,13 @@ class _Sockets:
         events: Endpoint,
         replay: Endpoint | None,
         handle: Callable[[Sequence[Effect]], None],
+        rest_s: float,
     ) -> None:
         self._follower = follower
         self._stream = follower.stream
         self._replay = replay
         self._handle = handle
+        self._rest_s = rest_s
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._live = Live(events, self._wake.set)
@@ -155,7 +156,7 @@ class _Sockets:
         A burst is then read many at a time; a message that comes alone is read at once. Meanwhile
         nothing is received, for each arrival would wake the loop.
         """
-        early_s = self._read_s + _REST_S - self._loop.time()
+        early_s = self._read_s + self._rest_s - self._loop.time()
         if early_s > 0 and not self._live.is_behind:
             self._live.pause()
             await asyncio.sleep(early_s)

@@ -21,6 +21,8 @@ from kvatlas_native import EngineSubscriber
 log = logging.getLogger(__name__)
 
 _READ_BYTES = 64 << 10
+_UNREAD_BYTES_MAX = 256 << 10
+"""So much is read ahead of whoever takes it: it is still in the cache then, and buffers stay small."""
 _RECONNECT_S_MIN = 0.1
 _RECONNECT_S_MAX = 1.0
 _HANDSHAKE_S = 30.0
@@ -102,8 +104,8 @@ class Live:
 
     @property
     def is_behind(self) -> bool:
-        """The last read took as much as it could: more waits, and resting would not help."""
-        return any(connection.has_more for connection in self._connections)
+        """As much was read as may wait: more is there, and resting would not help."""
+        return any(connection.is_full for connection in self._connections)
 
     def take(self) -> Iterable[News]:
         """Return what has happened since the last call.
@@ -184,10 +186,11 @@ class _Connection(asyncio.BufferedProtocol):
         self.over: asyncio.Future[None] = loop.create_future()
         self.is_open = False
         self.was_open = False
-        self.has_more = False
+        self.is_full = False
         self._live = live
         self._loop = loop
         self._subscriber = EngineSubscriber()
+        self._unread_bytes = 0
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._transport: asyncio.Transport | None = None
         self._handshake: asyncio.TimerHandle | None = None
@@ -212,7 +215,10 @@ class _Connection(asyncio.BufferedProtocol):
             return
         if answer and self._transport is not None:
             self._transport.write(answer)
-        self.has_more = nbytes == _READ_BYTES
+        self._unread_bytes += nbytes
+        if self._unread_bytes >= _UNREAD_BYTES_MAX and not self.is_full:
+            self.pause()  # until it is taken
+            self.is_full = True
         if not self.was_open and self._subscriber.is_open:
             self.is_open = self.was_open = True
             self._end_handshake()
@@ -222,7 +228,7 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         del exc  # an engine that goes is no error of ours
         self._end_handshake()
-        self.is_open = self.has_more = False
+        self.is_open = self.is_full = False
         self._live.on_lost(self)
         if not self.over.done():
             self.over.set_result(None)
@@ -232,6 +238,10 @@ class _Connection(asyncio.BufferedProtocol):
     def take_run(self, news: list[News]) -> None:
         """Append what came, if anything has."""
         seqs, payloads, malformed, first_malformed = self._subscriber.take()
+        self._unread_bytes = 0
+        if self.is_full:
+            self.is_full = False
+            self.resume()
         if seqs or malformed:
             news.append(Run(seqs, payloads, malformed, first_malformed))
 

@@ -24,6 +24,9 @@ class StreamTiming:
     attempts_max: int = 3
     """Unanswered questions in a row after which the replay endpoint counts as dead; answers in a
     row that bring nothing new after which a gap counts as lost."""
+    rest_s: float = 0.001
+    """After a read the next one is so long away, so that a burst is read many messages at a time; what
+    comes alone is read at once."""
     buffer_messages_max: int = 10_000
     buffer_bytes_max: int = 64 << 20
 

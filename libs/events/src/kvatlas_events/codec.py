@@ -9,7 +9,6 @@ copies through the repeated field's array interface.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -54,15 +53,6 @@ _REASONS_BACK: dict[int, ShutdownReason] = {number: reason for reason, number in
 
 class MalformedRecord(ValueError):  # noqa: N818 - named for what it is, as the log's readers say it
     """The bytes are no batch of ours; the message says what is wrong. Nothing of it may be used."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a receiver of a worker's records is."""
-
-    worker: Worker
-    epoch: int
-    last_event_id: int
 
 
 def digest(hashes: Hashes) -> int:
@@ -123,28 +113,6 @@ def _open(record: bytes) -> pb.Batch:
         raise MalformedRecord(str(error)) from error
     except DecodeError as error:
         raise MalformedRecord("the payload is not an encoded batch") from error
-
-
-def progress(record: bytes) -> Progress | None:
-    """Tell how far a receiver is that has applied everything up to `record`.
-
-    None for a snapshot's part that is not its last. No event is looked at, since this is asked of
-    every record that is sent.
-
-    Raises:
-        MalformedRecord: not a record, or corrupt.
-    """
-    message = _open(record)
-    if message.HasField("snapshot"):
-        if message.snapshot.part + 1 < message.snapshot.parts:
-            return None
-        last_event_id = message.snapshot.as_of_event_id
-    elif message.HasField("heartbeat"):
-        last_event_id = message.heartbeat.last_event_id
-    else:
-        last_event_id = message.first_event_id + len(message.events) - 1
-    worker = Worker(message.header.worker.worker_id, message.header.worker.dp_rank)
-    return Progress(worker, message.header.epoch, last_event_id)
 
 
 def snapshot_records(

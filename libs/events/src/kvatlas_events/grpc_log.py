@@ -16,10 +16,9 @@ from functools import partial
 
 import grpc
 
-from kvatlas_events.codec import progress
 from kvatlas_events.log import Appended, Fenced, LogUnavailable, RecordsRejected
 from kvatlas_events.model import Worker
-from kvatlas_native import ChannelError, Ingested, IngestStream, Letterbox
+from kvatlas_native import ChannelError, Ingested, IngestStream, Letterbox, progress
 
 _ANSWER_S = 10.0
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
@@ -98,16 +97,19 @@ class GrpcWriter:
             )
         # Of a worker that several requests spoke of, the last position counts.
         positions = {
-            Worker(worker_id, dp_rank): (epoch, last_event_id, whole)
+            (worker_id, dp_rank): (epoch, last_event_id, whole)
             for worker_id, dp_rank, epoch, last_event_id, whole in answer.positions
         }
-        lacking = {worker for worker, (_, _, whole) in positions.items() if not whole}
+        lacking = {Worker(*worker) for worker, (_, _, whole) in positions.items() if not whole}
         # One worker's records come in its order, so the last one says where it should be by now.
         sent = progress(records[-1]) if records and positions else None
-        if sent is not None and sent.worker in positions:
-            epoch, last_event_id, _ = positions[sent.worker]
-            if epoch > sent.epoch:
-                raise Fenced(self.name, sent.worker, sent.epoch, epoch)
-            if (epoch, last_event_id) < (sent.epoch, sent.last_event_id):
-                lacking.add(sent.worker)
+        if sent is not None:
+            worker_id, dp_rank, sent_epoch, sent_event_id = sent
+            if (worker_id, dp_rank) in positions:
+                worker = Worker(worker_id, dp_rank)
+                epoch, last_event_id, _ = positions[worker_id, dp_rank]
+                if epoch > sent_epoch:
+                    raise Fenced(self.name, worker, sent_epoch, epoch)
+                if (epoch, last_event_id) < (sent_epoch, sent_event_id):
+                    lacking.add(worker)
         return Appended(needs_snapshot=frozenset(lacking))

@@ -1,5 +1,6 @@
 //! Binding of the publisher's `Ingest` call.
 
+use kvatlas_cell::decode::{Body, decode};
 use kvatlas_client::{IngestResponse, IngestStream as NativeStream};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -10,7 +11,8 @@ use crate::inbox::{Inbox, Letter, error};
 /// Add this file's names to the extension module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<IngestStream>()?;
-    module.add_class::<Ingested>()
+    module.add_class::<Ingested>()?;
+    module.add_function(wrap_pyfunction!(progress, module)?)
 }
 
 /// worker_id, dp_rank, epoch, last_event_id, whole.
@@ -42,6 +44,25 @@ impl From<IngestResponse> for Ingested {
             positions: positions.collect(),
         }
     }
+}
+
+/// How far a receiver is that has applied everything up to this record.
+#[pyfunction]
+fn progress(record: &[u8]) -> PyResult<Option<(u64, u32, u64, u64)>> {
+    let record = decode(record).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let last_event_id = match record.body {
+        Body::Events(events) => events.last_event_id(),
+        Body::Snapshot(part) if part.part + 1 < part.parts => return Ok(None),
+        Body::Snapshot(part) => part.as_of,
+        Body::Heartbeat(heartbeat) => heartbeat.last_event_id,
+    };
+    let header = record.header;
+    Ok(Some((
+        header.worker.worker_id,
+        header.worker.dp_rank,
+        header.speaker.epoch,
+        last_event_id,
+    )))
 }
 
 /// One `Ingest` call to one indexer.

@@ -20,6 +20,7 @@ from kvatlas_native._native import (
     Saved,
     WorkerNeed,
     chunk_hashes,
+    progress,
     sequence_hashes,
 )
 from kvatlas_native.letterbox import Letterbox
@@ -45,5 +46,6 @@ __all__ = [
     "Saved",
     "WorkerNeed",
     "chunk_hashes",
+    "progress",
     "sequence_hashes",
 ]

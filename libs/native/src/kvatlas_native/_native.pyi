@@ -410,6 +410,13 @@ class Ingested:
     """(worker_id, dp_rank, epoch, last_event_id, whole) of the workers that were spoken of, per
     request: a later one of the same worker counts."""
 
+def progress(record: bytes) -> tuple[int, int, int, int] | None:
+    """How far a receiver is that has applied everything up to `record`.
+
+    (worker_id, dp_rank, epoch, last_event_id); None for a snapshot's part that is not its last.
+    ValueError: no record, or not a well-formed one.
+    """
+
 class IngestStream:
     """One `Ingest` call to one indexer, on a connection of its own. When it ends, so does this."""
 

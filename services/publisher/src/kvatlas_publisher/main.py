@@ -14,6 +14,7 @@ from kvatlas_chassis import (
     announce_ready,
     run_service,
 )
+from kvatlas_engines.stream import StreamTiming
 from kvatlas_publisher.claims import Claims
 from kvatlas_publisher.engine_http import EngineHttp
 from kvatlas_publisher.metrics import SessionsCollector
@@ -105,6 +106,7 @@ async def publishing(
             owner: max(seen.get(owner, 0), claimed.get(owner, 0)) for owner in {*seen, *claimed}
         },
         claims=claims,
+        timing=StreamTiming(rest_s=settings.flush_s),  # what is read sooner would only wait longer
     )
     sessions = [
         Session(

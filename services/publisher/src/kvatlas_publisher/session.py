@@ -334,7 +334,7 @@ class Session:
         """Say what came alone at once, and what follows closely together, `flush_s` later."""
         if self._flush_timer is not None or self.life is None or not self.life.pending_events:
             return
-        wait_s = self._flushed_s + self._settings.flush_s - time.monotonic()
+        wait_s = self._settings.flush_in_s(time.monotonic() - self._flushed_s)
         if wait_s <= 0:
             self._flush()
             return

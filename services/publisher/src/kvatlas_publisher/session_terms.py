@@ -15,6 +15,9 @@ from kvatlas_publisher.claims import Claims
 from kvatlas_publisher.settings import EngineSpec
 from kvatlas_publisher.state_dir import Owner
 
+_FLUSH_EARLY = 0.25
+"""A share of `flush_s` that need not be waited for."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSettings:
@@ -36,6 +39,15 @@ class SessionSettings:
     timing: StreamTiming = field(default_factory=StreamTiming)
     delivery: DeliverySettings = field(default_factory=lambda: DeliverySettings(flush_s=0.0))
     """What a session seals has waited `flush_s` for company, and need not wait again."""
+
+    def flush_in_s(self, since_s: float) -> float:
+        """How long to wait with what was said now, `since_s` after the last flush; 0: not at all.
+
+        The follower reads a burst about every `flush_s`; a timer for the little that is left would
+        wake the loop once more for each read.
+        """
+        left_s = self.flush_s - since_s
+        return left_s if left_s > _FLUSH_EARLY * self.flush_s else 0.0
 
 
 @dataclass(slots=True)

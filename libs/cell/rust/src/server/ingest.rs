@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use kvatlas_wire::v1;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tonic::{Status, Streaming};
 
 use super::rpc::off_thread;
@@ -15,10 +15,13 @@ use super::{Clock, Stopping};
 use crate::cell::Cell;
 use crate::counters::Count;
 
-/// Requests of one stream that are received and not yet applied.
-const WAITING_MAX: usize = 2;
+/// Requests of one stream that are received and not yet applied: small ones in number, and in bytes
+/// the sizes that publishers cut them to, of which the next is received while one is applied.
+const WAITING_MAX: usize = 64;
+const WAITING_BYTES_MAX: usize = 256 << 10;
 
-type Request = Result<v1::IngestRequest, Status>;
+/// A request, and its share of the bytes that may wait.
+type Request = Result<(v1::IngestRequest, OwnedSemaphorePermit), Status>;
 type Answer = Result<v1::IngestResponse, Status>;
 
 /// Serve one stream until it ends, its caller is gone or the server stops.
@@ -41,9 +44,10 @@ async fn receive(
     received: mpsc::Sender<Request>,
     mut stopping: watch::Receiver<Stopping>,
 ) {
+    let room = Arc::new(Semaphore::new(WAITING_BYTES_MAX));
     loop {
         let request = tokio::select! {
-            request = requests.message() => request.transpose(),
+            request = with_room(&mut requests, &room) => request.transpose(),
             _ = stopping.wait_for(Option::is_some) => {
                 Some(Err(Status::unavailable("this replica is stopping")))
             }
@@ -55,6 +59,22 @@ async fn receive(
             return;
         }
     }
+}
+
+/// The next request, once there is room for it to wait.
+async fn with_room(
+    requests: &mut Streaming<v1::IngestRequest>,
+    room: &Arc<Semaphore>,
+) -> Result<Option<(v1::IngestRequest, OwnedSemaphorePermit)>, Status> {
+    let Some(request) = requests.message().await? else {
+        return Ok(None);
+    };
+    let bytes: usize = request.records.iter().map(Vec::len).sum();
+    // One that is larger than all the room waits until it is alone.
+    let share = bytes.min(WAITING_BYTES_MAX) as u32;
+    let taken = Arc::clone(room).acquire_many_owned(share).await;
+    let permit = taken.map_err(|_| Status::internal("no room is ever closed"))?;
+    Ok(Some((request, permit)))
 }
 
 async fn answer(
@@ -78,7 +98,8 @@ async fn answer(
 }
 
 fn take_all(cell: &Cell, requests: Vec<Request>, now_ms: u64) -> Vec<Answer> {
-    let take = |request: v1::IngestRequest| {
+    // Its room is free again when it is applied.
+    let take = |(request, _room): (v1::IngestRequest, OwnedSemaphorePermit)| {
         cell.counters.add(Count::IngestRequests);
         let records = request.records.iter();
         let records = records.map(|record| (record.as_slice(), now_ms));
