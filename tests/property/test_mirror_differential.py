@@ -113,7 +113,7 @@ class Pair:
         """Go on with mirrors made of the bytes of the old ones; counters begin anew."""
         for name in ("native", "sealing"):
             old: Mirror = getattr(self, name)
-            state = old.export_state()
+            state = bytes(old.export_state())
             new = Mirror.restored(
                 state, engine=self.engine, block_size=self.block_size, blocks_max=self.blocks_max
             )

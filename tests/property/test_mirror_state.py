@@ -33,7 +33,7 @@ def a_mirror() -> Mirror:
     return mirror
 
 
-STATE = a_mirror().export_state()
+STATE = bytes(a_mirror().export_state())
 
 
 def restored(state: bytes, *, block_size: int = 1, blocks_max: int = BLOCKS_MAX) -> Mirror:
@@ -55,7 +55,7 @@ def test_it_is_the_same_mirror() -> None:
 
 
 def test_an_empty_mirror_is_one_too() -> None:
-    state = Mirror(block_size=1).export_state()
+    state = bytes(Mirror(block_size=1).export_state())
     assert restored(state).held_blocks == 0
 
 

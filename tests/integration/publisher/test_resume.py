@@ -98,7 +98,7 @@ class SlowExport:
         self.loop = asyncio.get_running_loop()
         real = Mirror.export_state
 
-        def export_state(mirror: Mirror) -> bytes:
+        def export_state(mirror: Mirror) -> memoryview:
             self.loop.call_soon_threadsafe(self.begun.set)
             assert self.go.wait(30)
             return real(mirror)

@@ -19,6 +19,7 @@ class ExampleSettings(ServiceSettings):
     block_size: int = Field(default=16, ge=1)
     listen: HostPort = HostPort("127.0.0.1", 0)
     indexer: tuple[HostPort, ...] = ()
+    log: tuple[str, ...] = ()
     mode: Literal["fast", "exact"] = "fast"
     tiers: bool = False
     engines: tuple[Rank, ...] = ()
@@ -67,6 +68,12 @@ def test_lists_come_from_repeated_flags_from_one_flag_and_from_commas() -> None:
     assert load("--model", "m", "--indexer", "a:1", "--indexer", "b:2").indexer == expected
     assert load("--model", "m", "--indexer", "a:1", "b:2").indexer == expected
     assert load("--model", "m", KVATLAS__MOCK_ENGINE__INDEXER="a:1, b:2").indexer == expected
+
+
+def test_hosts_of_one_url_stay_together_where_commas_separate_urls() -> None:
+    logs = "kafka://a:1,b:2, c:3 ,grpc:,redis://d:4/0,grpc://e:5,f:6"
+    found = load("--model", "m", KVATLAS__MOCK_ENGINE__LOG=logs).log
+    assert found == ("kafka://a:1,b:2,c:3", "grpc:", "redis://d:4/0", "grpc://e:5,f:6")
 
 
 def test_keys_of_a_file_may_be_written_with_dashes_in_tables_too(tmp_path: Path) -> None:

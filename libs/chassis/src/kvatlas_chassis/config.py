@@ -7,6 +7,7 @@ A name that is none of them is an error, in all three places. Keys may be writte
 
 import argparse
 import difflib
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from kvatlas_chassis.errors import SettingsError
 from kvatlas_chassis.net import HostPort
 
 PREFIX = "KVATLAS__"
+_BEGINS_URL = re.compile(r"[a-z][a-z0-9+.-]*:(//|$)", re.IGNORECASE)
 
 
 class Settings(BaseModel):
@@ -208,10 +210,19 @@ def _read_environment(
             )
         name, field = known[variable]
         is_list = _is_list(field)
-        values[name] = (
-            [part.strip() for part in text.split(",") if part.strip()] if is_list else text
-        )
+        values[name] = _elements(text) if is_list else text
     return values
+
+
+def _elements(text: str) -> list[str]:
+    """What a list's variable names: between commas, but for those within a URL of several hosts."""
+    elements: list[str] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        if elements and "://" in elements[-1] and not _BEGINS_URL.match(part):
+            elements[-1] += f",{part}"
+        else:
+            elements.append(part)
+    return elements
 
 
 def _explain(

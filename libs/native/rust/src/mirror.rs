@@ -100,9 +100,10 @@ impl EngineMirror {
 
     // --- over a restart ---
 
-    fn export_state<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+    /// An array owns what was made without the GIL; a bytes object would have to copy it.
+    fn export_state<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u8>> {
         let native = &self.native;
-        PyBytes::new(py, &py.detach(|| native.export_state()))
+        py.detach(|| native.export_state()).into_pyarray(py)
     }
 
     #[staticmethod]

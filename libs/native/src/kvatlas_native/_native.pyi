@@ -60,7 +60,7 @@ class EngineMirror:
 
         Stops before a message that names another rank than `dp_rank`.
         """
-    def export_state(self) -> bytes:
+    def export_state(self) -> NDArray[np.uint8]:
         """What is held, for `import_state`; neither what waits to be sealed nor counters."""
     @staticmethod
     def import_state(

@@ -61,10 +61,10 @@ class Checkpoint:
 
     terms: Terms
     anchor: Anchor
-    state: bytes
+    state: bytes | memoryview
 
 
-def encode_checkpoint(checkpoint: Checkpoint) -> tuple[bytes, bytes]:
+def encode_checkpoint(checkpoint: Checkpoint) -> tuple[bytes, bytes | memoryview]:
     """Return what a checkpoint's file holds, in two parts; the second is the mirror's own bytes."""
     anchor = checkpoint.anchor
     said = {
@@ -227,7 +227,7 @@ class Checkpoints:
             return
         try:
             self._waiting = Mirror.restored(
-                found.state,
+                bytes(found.state),
                 engine=self._spec.engine,
                 block_size=self._spec.block_size,
                 blocks_max=self._blocks_max,
@@ -297,7 +297,7 @@ class Checkpoints:
         anchor = Anchor(last.seq, digest_of(last.payload))
         return _Draft(self._made, place, self._name, self._terms, anchor, life.mirror)
 
-    def _write(self, draft: _Draft, state: bytes) -> None:
+    def _write(self, draft: _Draft, state: memoryview) -> None:
         """Write on any thread. One that was made before the last one written comes too late."""
         with self._writing:
             if self._state is None or draft.number < self._written:

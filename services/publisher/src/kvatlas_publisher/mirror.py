@@ -43,9 +43,9 @@ class Mirror:
 
     # --- over a restart ---
 
-    def export_state(self) -> bytes:
+    def export_state(self) -> memoryview:
         """Return what is held, for `restored`; what waits to be sealed is not in it."""
-        return self._native.export_state()
+        return self._native.export_state().data
 
     @classmethod
     def restored(cls, state: bytes, *, engine: str, block_size: int, blocks_max: int) -> Self:

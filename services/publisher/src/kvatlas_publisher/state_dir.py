@@ -155,7 +155,7 @@ class StateDir:
         path.replace(path.with_name(f"{name}.corrupt"))
         return StateCorrupt(f"{path} is corrupt and was moved aside: {why}")
 
-    def replace(self, name: str, *parts: bytes) -> None:
+    def replace(self, name: str, *parts: bytes | memoryview) -> None:
         """Put a file of these parts in the place of whatever has that name, whole and durable.
 
         Raises:
