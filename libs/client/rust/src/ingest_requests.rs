@@ -86,9 +86,7 @@ mod tests {
     #[test]
     fn no_records_are_one_empty_request() {
         let requests = encode([]).unwrap();
-        assert_eq!(
-            requests.iter().map(decoded).collect::<Vec<_>>(),
-            [vec![vec![0u8; 0]; 0]]
-        );
+        assert_eq!(requests.len(), 1);
+        assert!(decoded(&requests[0]).is_empty());
     }
 }

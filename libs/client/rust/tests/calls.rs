@@ -1,129 +1,22 @@
 //! The channel against a real tonic server, a server that goes away and comes back, and peers that
 //! are no gRPC servers.
 
-use std::net::SocketAddr;
-use std::pin::Pin;
+mod server;
+
 use std::time::{Duration, Instant};
 
 use kvatlas_client::{Channel, Code, Matches, Query, Status};
-use kvatlas_wire::v1::indexer_server::{Indexer, IndexerServer};
-use kvatlas_wire::v1::{
-    DumpRequest, DumpResponse, FindMatchesRequest, FindMatchesResponse, GetStatusRequest,
-    GetStatusResponse, IngestRequest, IngestResponse, WatchWorkersRequest, WatchWorkersResponse,
-};
+use server::Running;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use tokio::sync::oneshot;
-use tokio_stream::wrappers::TcpListenerStream;
-use tonic::transport::Server;
-use tonic::{Request, Response, Streaming};
 
 /// Long enough that a test which meets it has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(50);
 
-type Stream<T> = Pin<Box<dyn tokio_stream::Stream<Item = Result<T, Status>> + Send>>;
-
-/// Answers by the query's model: an error's name, "hang", or else the query itself in columns.
-struct Scripted;
-
-#[tonic::async_trait]
-impl Indexer for Scripted {
-    async fn find_matches(
-        &self,
-        request: Request<FindMatchesRequest>,
-    ) -> Result<Response<FindMatchesResponse>, Status> {
-        assert!(request.metadata().contains_key("grpc-timeout"));
-        let query = request.into_inner();
-        match query.model.as_str() {
-            "unavailable" => Err(Status::unavailable("not ready")),
-            "mismatch" => Err(Status::failed_precondition("another módel")),
-            "hang" => std::future::pending().await,
-            "wide" => Ok(Response::new(FindMatchesResponse {
-                worker_ids: (0..1_000_000).collect(),
-                dp_ranks: vec![1; 1_000_000],
-                depths: vec![2; 1_000_000],
-            })),
-            _ => {
-                let hashes = [query.chunk_hashes, query.sequence_hashes].concat();
-                let count = hashes.len();
-                Ok(Response::new(FindMatchesResponse {
-                    worker_ids: hashes,
-                    dp_ranks: vec![query.limit; count],
-                    depths: vec![query.block_size; count],
-                }))
-            }
-        }
-    }
-
-    type WatchWorkersStream = Stream<WatchWorkersResponse>;
-    async fn watch_workers(
-        &self,
-        _: Request<WatchWorkersRequest>,
-    ) -> Result<Response<Self::WatchWorkersStream>, Status> {
-        Err(Status::unimplemented(""))
-    }
-
-    type IngestStream = Stream<IngestResponse>;
-    async fn ingest(
-        &self,
-        _: Request<Streaming<IngestRequest>>,
-    ) -> Result<Response<Self::IngestStream>, Status> {
-        Err(Status::unimplemented(""))
-    }
-
-    type DumpStream = Stream<DumpResponse>;
-    async fn dump(&self, _: Request<DumpRequest>) -> Result<Response<Self::DumpStream>, Status> {
-        Err(Status::unimplemented(""))
-    }
-
-    async fn get_status(
-        &self,
-        _: Request<GetStatusRequest>,
-    ) -> Result<Response<GetStatusResponse>, Status> {
-        Err(Status::unimplemented(""))
-    }
-}
-
-/// A server on a thread of its own runtime; dropping it closes its connections at once.
-struct Running {
-    address: SocketAddr,
-    runtime: Option<Runtime>,
-}
-
-impl Running {
-    fn start() -> Self {
-        Self::start_at("127.0.0.1:0".parse().unwrap())
-    }
-
-    fn start_at(address: SocketAddr) -> Self {
-        let runtime = Runtime::new().unwrap();
-        let (bound, ready) = oneshot::channel();
-        runtime.spawn(async move {
-            let listener = TcpListener::bind(address).await.unwrap();
-            bound.send(listener.local_addr().unwrap()).unwrap();
-            Server::builder()
-                .add_service(IndexerServer::new(Scripted))
-                .serve_with_incoming(TcpListenerStream::new(listener))
-                .await
-        });
-        let address = runtime.block_on(ready).unwrap();
-        Self {
-            address,
-            runtime: Some(runtime),
-        }
-    }
-
-    fn channel(&self) -> Channel {
-        Channel::new(&self.address.to_string()).unwrap()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.runtime.take().unwrap().shutdown_background();
-    }
+fn channel_to(server: &Running) -> Channel {
+    Channel::new(&server.address.to_string()).unwrap()
 }
 
 fn query<'a>(model: &'a str, hashes: &'a [u64]) -> Query<'a> {
@@ -158,7 +51,7 @@ fn until(channel: &Channel, wanted: impl Fn(&Result<Matches, Status>) -> bool) {
 #[test]
 fn a_query_arrives_whole_and_its_answer_too() {
     let server = Running::start();
-    let channel = server.channel();
+    let channel = channel_to(&server);
     for count in [0, 1, 2, 500, 100_000] {
         let hashes: Vec<u64> = (0..count).map(|i| u64::MAX - i).collect();
         let matches = channel.find_matches(&query("", &hashes), PATIENCE).unwrap();
@@ -173,7 +66,7 @@ fn a_query_arrives_whole_and_its_answer_too() {
 #[test]
 fn many_threads_share_one_connection() {
     let server = Running::start();
-    let channel = server.channel();
+    let channel = channel_to(&server);
     std::thread::scope(|scope| {
         for thread in 0..8u64 {
             let channel = &channel;
@@ -191,7 +84,7 @@ fn many_threads_share_one_connection() {
 #[test]
 fn a_spawned_call_ends_once() {
     let server = Running::start();
-    let channel = server.channel();
+    let channel = channel_to(&server);
     let (sender, outcomes) = std::sync::mpsc::channel();
     for model in ["", "mismatch"] {
         let sender = sender.clone();
@@ -211,7 +104,7 @@ fn a_spawned_call_ends_once() {
 #[test]
 fn a_servers_status_is_handed_on_in_words() {
     let server = Running::start();
-    let channel = server.channel();
+    let channel = channel_to(&server);
     let error = channel
         .find_matches(&query("mismatch", &[]), PATIENCE)
         .unwrap_err();
@@ -226,7 +119,7 @@ fn a_servers_status_is_handed_on_in_words() {
 #[test]
 fn a_server_that_hangs_costs_the_deadline_and_no_other_call() {
     let server = Running::start();
-    let channel = server.channel();
+    let channel = channel_to(&server);
     until(&channel, Result::is_ok);
     let begin = Instant::now();
     let outcome = channel.find_matches(&query("hang", &[]), SHORT);
@@ -250,7 +143,7 @@ fn nobody_listening_fails_without_waiting_for_the_deadline() {
 fn a_server_that_comes_back_is_used_again() {
     let server = Running::start();
     let address = server.address;
-    let channel = server.channel();
+    let channel = channel_to(&server);
     until(&channel, Result::is_ok);
     drop(server);
     until(
@@ -288,7 +181,7 @@ fn a_peer_that_speaks_something_else_is_an_error() {
 #[test]
 fn a_closed_channel_refuses() {
     let server = Running::start();
-    let channel = server.channel();
+    let channel = channel_to(&server);
     until(&channel, Result::is_ok);
     channel.close();
     let outcome = channel.find_matches(&query("", &[]), PATIENCE);

@@ -1,0 +1,158 @@
+//! A real tonic server that does as it is told, for the calls' tests.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+
+use kvatlas_client::Status;
+use kvatlas_wire::v1::indexer_server::{Indexer, IndexerServer};
+use kvatlas_wire::v1::{
+    DumpRequest, DumpResponse, FindMatchesRequest, FindMatchesResponse, GetStatusRequest,
+    GetStatusResponse, IngestRequest, IngestResponse, WatchWorkersRequest, WatchWorkersResponse,
+    Worker, WorkerPosition,
+};
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::transport::Server;
+use tonic::{Request, Response, Streaming};
+
+type Stream<T> = Pin<Box<dyn tokio_stream::Stream<Item = Result<T, Status>> + Send>>;
+
+/// Answers by the query's model: an error's name, "hang", or else the query itself in columns.
+struct Scripted;
+
+#[tonic::async_trait]
+impl Indexer for Scripted {
+    async fn find_matches(
+        &self,
+        request: Request<FindMatchesRequest>,
+    ) -> Result<Response<FindMatchesResponse>, Status> {
+        assert!(request.metadata().contains_key("grpc-timeout"));
+        let query = request.into_inner();
+        match query.model.as_str() {
+            "unavailable" => Err(Status::unavailable("not ready")),
+            "mismatch" => Err(Status::failed_precondition("another módel")),
+            "hang" => std::future::pending().await,
+            "wide" => Ok(Response::new(FindMatchesResponse {
+                worker_ids: (0..1_000_000).collect(),
+                dp_ranks: vec![1; 1_000_000],
+                depths: vec![2; 1_000_000],
+            })),
+            _ => {
+                let hashes = [query.chunk_hashes, query.sequence_hashes].concat();
+                let count = hashes.len();
+                Ok(Response::new(FindMatchesResponse {
+                    worker_ids: hashes,
+                    dp_ranks: vec![query.limit; count],
+                    depths: vec![query.block_size; count],
+                }))
+            }
+        }
+    }
+
+    type WatchWorkersStream = Stream<WatchWorkersResponse>;
+    async fn watch_workers(
+        &self,
+        _: Request<WatchWorkersRequest>,
+    ) -> Result<Response<Self::WatchWorkersStream>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    type IngestStream = Stream<IngestResponse>;
+    async fn ingest(
+        &self,
+        request: Request<Streaming<IngestRequest>>,
+    ) -> Result<Response<Self::IngestStream>, Status> {
+        let mut requests = request.into_inner();
+        let (answers, answered) = tokio::sync::mpsc::channel(1);
+        tokio::spawn(async move {
+            while let Ok(Some(request)) = requests.message().await {
+                let answer = answer(request).await;
+                let is_last = !matches!(answer, Ok(Some(_)));
+                if let Some(answer) = answer.transpose() {
+                    // A caller that is gone wants no answer.
+                    let _gone = answers.send(answer).await;
+                }
+                if is_last {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(answered))))
+    }
+
+    type DumpStream = Stream<DumpResponse>;
+    async fn dump(&self, _: Request<DumpRequest>) -> Result<Response<Self::DumpStream>, Status> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn get_status(
+        &self,
+        _: Request<GetStatusRequest>,
+    ) -> Result<Response<GetStatusResponse>, Status> {
+        Err(Status::unimplemented(""))
+    }
+}
+
+/// Answers by the request's first record: "end" ends the call, "fail" with an error, "hang" never;
+/// else every record is a worker whose id is its length, repeated a hundred thousand times for "wide".
+async fn answer(request: IngestRequest) -> Result<Option<IngestResponse>, Status> {
+    let lens = request.records.iter().map(|record| record.len() as u64);
+    let repeated = match request.records.first().map(Vec::as_slice) {
+        Some(b"end") => return Ok(None),
+        Some(b"fail") => return Err(Status::failed_precondition("another cell")),
+        Some(b"hang") => std::future::pending().await,
+        Some(b"wide") => 100_000,
+        _ => 1,
+    };
+    let positions = lens.map(|worker_id| WorkerPosition {
+        worker: Some(Worker {
+            worker_id,
+            dp_rank: 0,
+        }),
+        ..WorkerPosition::default()
+    });
+    let positions = positions.flat_map(|position| std::iter::repeat_n(position, repeated));
+    Ok(Some(IngestResponse {
+        accepted: request.records.len() as u64,
+        positions: positions.collect(),
+        ..IngestResponse::default()
+    }))
+}
+
+/// A server on a thread of its own runtime; dropping it closes its connections at once.
+pub struct Running {
+    pub address: SocketAddr,
+    runtime: Option<Runtime>,
+}
+
+impl Running {
+    pub fn start() -> Self {
+        Self::start_at("127.0.0.1:0".parse().unwrap())
+    }
+
+    pub fn start_at(address: SocketAddr) -> Self {
+        let runtime = Runtime::new().unwrap();
+        let (bound, ready) = oneshot::channel();
+        runtime.spawn(async move {
+            let listener = TcpListener::bind(address).await.unwrap();
+            bound.send(listener.local_addr().unwrap()).unwrap();
+            Server::builder()
+                .add_service(IndexerServer::new(Scripted))
+                .serve_with_incoming(TcpListenerStream::new(listener))
+                .await
+        });
+        let address = runtime.block_on(ready).unwrap();
+        Self {
+            address,
+            runtime: Some(runtime),
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.runtime.take().unwrap().shutdown_background();
+    }
+}
