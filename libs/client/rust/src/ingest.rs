@@ -3,7 +3,8 @@
 //!
 //! Appends of any number of tasks share it. Each is cut into requests and is answered once, when the
 //! last of them has been. When the stream ends, for whatever reason, every append that waits is told
-//! why; whoever has more to send opens another one. Nothing is sent again by itself.
+//! why; whoever has more to send opens another one. Nothing is sent again by itself. A server that lets
+//! an append wait for too long ends it, too: nobody knows what it is doing.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use http::{HeaderMap, StatusCode, Uri};
 use kvatlas_wire::v1::IngestResponse;
 use prost::Message;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 use tonic::Status;
 
 use crate::call::{not_grpc, outcome, request, status};
@@ -26,6 +27,8 @@ use crate::{address, runtime};
 
 const PATH: &str = "/kvatlas.v1.Indexer/Ingest";
 const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Longer than anyone waits; beyond it a timer would overflow.
+const ANSWER_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// An answer names the workers of one request; nobody has so many that it gets near.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
@@ -39,9 +42,27 @@ struct Append {
 
 /// What has been answered of an append.
 struct Waiting {
+    since: Instant,
     left: usize,
     answer: IngestResponse,
     answered: Answered,
+}
+
+/// How long the exchange may let an append wait.
+#[derive(Clone, Copy)]
+struct Patience(Duration);
+
+impl Patience {
+    /// When the append that is next will have waited for too long; far off, if there is none.
+    fn until(self, waiting: &VecDeque<Waiting>) -> Instant {
+        let since = waiting.front().map_or_else(Instant::now, |next| next.since);
+        since + self.0
+    }
+
+    fn over(self) -> Status {
+        let limit_s = self.0.as_secs_f64();
+        Status::deadline_exceeded(format!("it does not answer within {limit_s} s"))
+    }
 }
 
 /// See the module. Connects at once, in the background; dropped or closed, it ends.
@@ -50,12 +71,15 @@ pub struct IngestStream(Mutex<Option<UnboundedSender<Append>>>);
 impl IngestStream {
     /// Opens a call to the indexer at `host:port`. Whether it can be reached, the appends are told.
     ///
+    /// `answer_max`: connected, it has so long to answer an append.
+    ///
     /// # Errors
     /// INVALID_ARGUMENT: no `host:port`; RESOURCE_EXHAUSTED: no I/O thread.
-    pub fn open(address: &str) -> Result<Self, Status> {
+    pub fn open(address: &str, answer_max: Duration) -> Result<Self, Status> {
         let uri = address::uri(address, PATH)?;
         let (appends, coming) = unbounded_channel();
-        runtime::open()?.spawn(run(address.to_owned(), uri, coming));
+        let patience = Patience(answer_max.min(ANSWER_MAX));
+        runtime::open()?.spawn(run(address.to_owned(), uri, patience, coming));
         Ok(Self(Mutex::new(Some(appends))))
     }
 
@@ -80,6 +104,7 @@ impl IngestStream {
     ) -> Result<(), Status> {
         let requests = encode(records)?;
         let waiting = Waiting {
+            since: Instant::now(),
             left: requests.len(),
             answer: IngestResponse::default(),
             answered: Box::new(answered),
@@ -102,9 +127,14 @@ impl IngestStream {
     }
 }
 
-async fn run(address: String, uri: Uri, mut appends: UnboundedReceiver<Append>) {
+async fn run(
+    address: String,
+    uri: Uri,
+    patience: Patience,
+    mut appends: UnboundedReceiver<Append>,
+) {
     let mut waiting = VecDeque::new();
-    let over = converse(&address, &uri, &mut appends, &mut waiting).await;
+    let over = converse(&address, &uri, patience, &mut appends, &mut waiting).await;
     appends.close();
     while let Some(append) = appends.recv().await {
         waiting.push_back(append.waiting);
@@ -118,6 +148,7 @@ async fn run(address: String, uri: Uri, mut appends: UnboundedReceiver<Append>) 
 async fn converse(
     address: &str,
     uri: &Uri,
+    patience: Patience,
     appends: &mut UnboundedReceiver<Append>,
     waiting: &mut VecDeque<Waiting>,
 ) -> Status {
@@ -137,7 +168,9 @@ async fn converse(
     let over = match begun {
         Ok((head, requests)) => {
             let answers = Answers::to(head);
-            exchange(requests, answers, appends, waiting).await
+            // What came while there was no connection has not waited for the server yet.
+            let connected = Instant::now();
+            exchange(requests, answers, patience, connected, appends, waiting).await
         }
         Err(error) => status(&error),
     };
@@ -148,6 +181,8 @@ async fn converse(
 async fn exchange(
     mut requests: SendStream<Bytes>,
     mut answers: Answers,
+    patience: Patience,
+    connected: Instant,
     appends: &mut UnboundedReceiver<Append>,
     waiting: &mut VecDeque<Waiting>,
 ) -> Status {
@@ -155,7 +190,8 @@ async fn exchange(
     loop {
         tokio::select! {
             append = appends.recv(), if sends => match append {
-                Some(append) => {
+                Some(mut append) => {
+                    append.waiting.since = append.waiting.since.max(connected);
                     waiting.push_back(append.waiting);
                     // When this fails the call is over, and `answers` comes to know why.
                     sends = append
@@ -165,6 +201,9 @@ async fn exchange(
                 }
                 None => return Status::cancelled("the stream was ended on this side"),
             },
+            () = sleep_until(patience.until(waiting)), if !waiting.is_empty() => {
+                return patience.over();
+            }
             answer = answers.next() => match answer.and_then(|answer| settle(waiting, answer)) {
                 Ok(()) => (),
                 Err(over) => return over,

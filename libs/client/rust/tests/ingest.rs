@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 type Outcome = Result<IngestResponse, Status>;
 
 fn stream_to(server: &Running) -> IngestStream {
-    IngestStream::open(&server.address.to_string()).unwrap()
+    IngestStream::open(&server.address.to_string(), PATIENCE).unwrap()
 }
 
 /// Appends, and gives a place to wait for the outcome.
@@ -102,6 +102,19 @@ fn closing_cancels_what_waits() {
 }
 
 #[test]
+fn a_server_that_lets_an_append_wait_for_too_long_is_given_up() {
+    let server = Running::start();
+    let short = Duration::from_millis(20);
+    let stream = IngestStream::open(&server.address.to_string(), short).unwrap();
+    let (hangs, behind) = (append(&stream, &[b"hang"]), append(&stream, &[b"x"]));
+    let told = said(&hangs).unwrap_err();
+    assert_eq!(told.code(), Code::DeadlineExceeded);
+    assert!(told.message().contains("within 0.02 s"), "{told}");
+    assert_eq!(code(&behind), Code::DeadlineExceeded);
+    end(&stream);
+}
+
+#[test]
 fn a_server_that_goes_away_ends_the_call() {
     let server = Running::start();
     let stream = stream_to(&server);
@@ -117,7 +130,7 @@ fn nobody_listening_is_said() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
-    let stream = IngestStream::open(&address).unwrap();
+    let stream = IngestStream::open(&address, PATIENCE).unwrap();
     // The attempt may be over before the append; then there is nothing to wait for.
     let (told, outcome) = channel();
     if stream
@@ -132,7 +145,7 @@ fn nobody_listening_is_said() {
 #[test]
 fn a_peer_that_speaks_something_else_is_an_error() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let stream = IngestStream::open(&listener.local_addr().unwrap().to_string()).unwrap();
+    let stream = IngestStream::open(&listener.local_addr().unwrap().to_string(), PATIENCE).unwrap();
     let waiting = append(&stream, &[b"x"]);
     let (mut peer, _) = listener.accept().unwrap();
     peer.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
@@ -143,6 +156,6 @@ fn a_peer_that_speaks_something_else_is_an_error() {
 #[test]
 fn an_address_is_a_host_and_a_port() {
     for bad in ["", "host", ":80", "http://host:80"] {
-        assert!(IngestStream::open(bad).is_err(), "{bad}");
+        assert!(IngestStream::open(bad, PATIENCE).is_err(), "{bad}");
     }
 }

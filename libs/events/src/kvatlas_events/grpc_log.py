@@ -10,7 +10,6 @@ There is no log behind it, so the receiver may lack what was acknowledged in its
 responses say how far it is with each worker; less than was sent means that a snapshot is needed.
 """
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 
@@ -57,12 +56,7 @@ class GrpcWriter:
             self._letterbox = Letterbox()
         stream = self._open_stream()
         try:
-            async with asyncio.timeout(self._answer_s):
-                answer = await self._letterbox.outcome(partial(stream.append, records))
-        except TimeoutError as error:
-            stream.close()  # nobody knows what it is doing: everybody who waits is told, too
-            why = f"{self.name} does not answer within {self._answer_s:g} s"
-            raise LogUnavailable(why) from error
+            answer = await self._letterbox.outcome(partial(stream.append, records))
         except ChannelError as error:
             raise self._in_words(error) from error
         return self._judge(records, answer)
@@ -77,7 +71,7 @@ class GrpcWriter:
 
     def _open_stream(self) -> IngestStream:
         if self._stream is None or self._stream.is_over:
-            self._stream = IngestStream(self._address)
+            self._stream = IngestStream(self._address, self._answer_s)
         return self._stream
 
     def _in_words(self, error: ChannelError) -> LogUnavailable | RecordsRejected:

@@ -24,7 +24,7 @@ pub fn columns(py: Python<'_>, matches: Matches) -> Columns<'_> {
     )
 }
 
-fn duration(timeout_s: f64) -> PyResult<Duration> {
+pub fn duration(timeout_s: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(timeout_s.max(0.0))
         .map_err(|_| PyValueError::new_err("timeout_s must be a number of seconds"))
 }

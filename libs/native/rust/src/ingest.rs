@@ -6,6 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::channel::duration;
 use crate::inbox::{Inbox, Letter, error};
 
 /// Add this file's names to the extension module.
@@ -72,8 +73,8 @@ struct IngestStream(NativeStream);
 #[pymethods]
 impl IngestStream {
     #[new]
-    fn new(address: &str) -> PyResult<Self> {
-        NativeStream::open(address)
+    fn new(address: &str, answer_s: f64) -> PyResult<Self> {
+        NativeStream::open(address, duration(answer_s)?)
             .map(Self)
             .map_err(|status| PyValueError::new_err(status.message().to_owned()))
     }

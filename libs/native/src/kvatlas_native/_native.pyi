@@ -420,8 +420,11 @@ def progress(record: bytes) -> tuple[int, int, int, int] | None:
 class IngestStream:
     """One `Ingest` call to one indexer, on a connection of its own. When it ends, so does this."""
 
-    def __init__(self, address: str) -> None:
-        """`address`: host:port, else ValueError. Connects in the background."""
+    def __init__(self, address: str, answer_s: float) -> None:
+        """`address`: host:port, else ValueError. Connects in the background.
+
+        An append that waits for longer than `answer_s` ends the call with DEADLINE_EXCEEDED.
+        """
     @property
     def is_over(self) -> bool:
         """The call has ended: `append` can only fail."""
