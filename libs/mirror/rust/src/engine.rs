@@ -8,7 +8,7 @@ use crate::groups::GroupFilter;
 use crate::mirror::Mirror;
 use crate::model::{Batch, Event, Reason, Refusal, Tier};
 use crate::msgpack::Malformed;
-use crate::payload::{Document, Engine, Field, RawEvent};
+use crate::payload::{Document, Element, Engine, Field, RawEvent};
 use crate::said::Said;
 use crate::{sglang, vllm};
 
@@ -26,8 +26,9 @@ pub mod blind {
     ];
 }
 
-/// Translates one engine's raw events; remembers which cache group is indexed.
-#[derive(Debug)]
+/// Translates one engine's raw events; remembers which cache group is indexed. It is
+/// small: a copy reads a message, and stays when the message turns out to be well-formed.
+#[derive(Clone, Copy, Debug)]
 pub struct Reader {
     pub(crate) engine: Engine,
     pub(crate) block_size: usize,
@@ -36,15 +37,18 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Translates a message's events into `batch`, which is emptied first. Nothing is raised: what
-    /// cannot be used is `Unindexable`.
-    fn read(&mut self, document: &Document<'_>, batch: &mut Batch) {
+    /// Translates a message's events into `batch`, which is emptied first; returns the engine's
+    /// clock and the rank, if it is said. What cannot be used is `Unindexable`. Of a malformed
+    /// message, nothing in the batch or in this reader may be used.
+    fn read(&mut self, payload: &[u8], batch: &mut Batch) -> Result<(f64, Option<u32>), Malformed> {
         batch.clear();
-        for event in document.events(self.engine) {
+        let mut document = Document::open(payload)?;
+        for _ in 0..document.count {
             let (hashes, tokens) = (batch.hashes.len(), batch.tokens.len());
-            let event = match event {
-                Ok(event) => event,
-                Err(detail) => {
+            let event = match document.next(self.engine, &mut batch.tokens)? {
+                Element::Event(event) => event,
+                Element::Other(detail) => {
+                    batch.tokens.truncate(tokens);
                     refuse(Refusal::malformed(detail), 0, true, batch);
                     continue;
                 }
@@ -56,6 +60,8 @@ impl Reader {
                 refuse(refusal, announced_blocks(&event), hides, batch);
             }
         }
+        let ts = document.ts;
+        Ok((ts, document.close()?))
     }
 
     fn read_event(&mut self, event: &RawEvent<'_>, batch: &mut Batch) -> Result<(), Refusal> {
@@ -175,20 +181,21 @@ impl EngineMirror {
 
     /// Takes one message's payload. `rank`: which it should be of, if it says.
     pub fn tell(&mut self, payload: &[u8], rank: u32, report: &mut Report) -> Told {
-        let document = match Document::open(payload) {
-            Ok(document) => document,
+        let mut reader = self.reader;
+        let (ts, dp_rank) = match reader.read(payload, &mut self.batch) {
+            Ok(said) => said,
             Err(malformed) => {
                 self.mirror.suspect_all();
                 return Told::Malformed(malformed);
             }
         };
-        match document.dp_rank {
+        match dp_rank {
             Some(said) if said != rank => return Told::OtherRank(said),
             Some(_) => report.rank_said = true,
             None => (),
         }
-        self.reader.read(&document, &mut self.batch);
-        report.ts = Some(document.ts);
+        self.reader = reader;
+        report.ts = Some(ts);
         report.take(&self.batch);
         self.mirror.apply(&self.batch, &mut self.said);
         Told::Applied
@@ -208,9 +215,10 @@ impl EngineMirror {
     /// # Errors
     /// [`Malformed`] if it is no message.
     pub fn read(&mut self, payload: &[u8]) -> Result<(f64, Option<u32>, &Batch), Malformed> {
-        let document = Document::open(payload)?;
-        self.reader.read(&document, &mut self.batch);
-        Ok((document.ts, document.dp_rank, &self.batch))
+        let mut reader = self.reader;
+        let (ts, dp_rank) = reader.read(payload, &mut self.batch)?;
+        self.reader = reader;
+        Ok((ts, dp_rank, &self.batch))
     }
 }
 

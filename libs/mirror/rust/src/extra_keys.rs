@@ -50,7 +50,7 @@ pub fn read_chain_keys(
     let mut keys = ChainKeys::default();
     for index in 0..blocks {
         let mut of_block = cursor;
-        cursor.skip()?;
+        cursor.skip(0)?;
         let first_of_prompt = begins_prompt && index == 0;
         let mut items = Vec::new();
         match read_block_keys(&mut of_block, lora_name, first_of_prompt, &mut items) {
@@ -90,7 +90,7 @@ fn read_block_keys<'a>(
     let mut salt = None;
     for index in 0..count {
         let mut key = *cursor;
-        cursor.skip()?;
+        cursor.skip(0)?;
         match key.head()? {
             Head::Text(name) if index == 0 && lora_name == Some(name) => (),
             Head::Text("") => (),

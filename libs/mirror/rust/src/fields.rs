@@ -3,6 +3,8 @@
 //! Each function takes what msgpack holds and returns what the model holds, or a `Refusal`, which
 //! becomes one `Unindexable`.
 
+use std::ops::Range;
+
 use crate::model::{EngineKey, Reason, Refusal, Tier};
 use crate::msgpack::{Cursor, Head, Integer, Malformed};
 use crate::payload::{Field, RawEvent};
@@ -98,7 +100,7 @@ pub fn block_size(event: &RawEvent<'_>) -> Result<i128, Refusal> {
     }
 }
 
-/// How many `token_ids` there are, and where.
+/// How many `token_ids` there are, and where they begin in the message.
 pub fn token_list<'a>(event: &RawEvent<'a>) -> Result<(usize, Cursor<'a>), Refusal> {
     match event.field(Field::TokenIds)? {
         (Head::Array(count), cursor) => Ok((count as usize, cursor)),
@@ -134,12 +136,23 @@ fn named_tier(medium: &str) -> Option<Tier> {
     })
 }
 
+/// Where the plain token ids of a list are in their column: since the message was passed over, or
+/// since they were appended now.
+pub fn token_ids(
+    event: &RawEvent<'_>,
+    (count, list): (usize, Cursor<'_>),
+    column: &mut Vec<u32>,
+) -> Result<Range<usize>, Refusal> {
+    if let Some(read) = &event.tokens {
+        return Ok(read.clone());
+    }
+    let start = column.len();
+    tokens_u32(count, list, column)?;
+    Ok(start..column.len())
+}
+
 /// Appends plain token ids.
-pub fn tokens_u32(
-    count: usize,
-    mut cursor: Cursor<'_>,
-    into: &mut Vec<u32>,
-) -> Result<(), Refusal> {
+fn tokens_u32(count: usize, mut cursor: Cursor<'_>, into: &mut Vec<u32>) -> Result<(), Refusal> {
     let mut read = 0;
     loop {
         read += cursor.numbers_u32(count - read, into);
@@ -165,7 +178,10 @@ fn odd_token(head: Head<'_>) -> Result<u32, Refusal> {
 }
 
 /// Appends the plain tokens of bigram ids `[[t0, t1], [t1, t2], …]`: the first of each pair.
-pub fn bigrams_u32(count: usize, cursor: Cursor<'_>, into: &mut Vec<u32>) -> Result<(), Refusal> {
+pub fn bigrams_u32(
+    (count, cursor): (usize, Cursor<'_>),
+    column: &mut Vec<u32>,
+) -> Result<Range<usize>, Refusal> {
     let broken = |detail: &str| Refusal::new(Reason::BrokenBigrams, detail);
     let mut pairs = cursor;
     for _ in 0..count {
@@ -173,21 +189,22 @@ pub fn bigrams_u32(count: usize, cursor: Cursor<'_>, into: &mut Vec<u32>) -> Res
         if pair.head()? != Head::Array(2) {
             return Err(broken("a bigram that is no pair"));
         }
-        pairs.skip()?;
+        pairs.skip(0)?;
     }
     let mut flat = Vec::with_capacity(2 * count);
     let mut pairs = cursor;
     for _ in 0..count {
         pairs.head()?;
         tokens_u32(2, pairs, &mut flat)?;
-        pairs.skip()?;
-        pairs.skip()?;
+        pairs.skip(0)?;
+        pairs.skip(0)?;
     }
     if flat.windows(3).step_by(2).any(|run| run[1] != run[2]) {
         return Err(broken("bigrams that do not follow one another"));
     }
-    into.extend(flat.iter().step_by(2));
-    Ok(())
+    let start = column.len();
+    column.extend(flat.iter().step_by(2));
+    Ok(start..column.len())
 }
 
 /// Refuses any number of tokens but that of so many blocks.

@@ -1,10 +1,11 @@
 //! Reads msgpack in place: heads of values, and whole values passed over with all checks.
 //!
-//! A message is believed only when all of it is well-formed, so it is passed over once before it is
-//! interpreted. What is refused is what the reference's decoder refuses: truncation, the unused
+//! A message is believed only when all of it is well-formed, so every byte of it is passed over and
+//! checked, also of what nobody reads. What is refused is what the reference's decoder refuses: truncation, the unused
 //! byte c1, text that is not UTF-8, map keys that hold maps, nesting beyond any message's.
 
 use std::fmt;
+use std::ops::Range;
 
 /// The reference's decoder stops at about a thousand.
 const DEPTH_MAX: u32 = 900;
@@ -159,59 +160,130 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// Passes over one whole value, checking it.
-    pub fn skip(&mut self) -> Result<(), Malformed> {
-        self.skip_at(0, false)
+    /// Passes over one whole value, checking it. `depth`: how many arrays and maps it stands in.
+    #[inline]
+    pub fn skip(&mut self, depth: u32) -> Result<(), Malformed> {
+        self.skip_many(1, depth, false)
     }
 
-    /// Passes over a map's key.
-    pub fn skip_key(&mut self) -> Result<(), Malformed> {
-        self.skip_at(0, true)
+    /// Passes over a map's key; returns what `known` knows it as. Who knows a name has compared it
+    /// with text, so only of other names is it asked whether they are text.
+    #[inline]
+    pub fn key<T>(
+        &mut self,
+        depth: u32,
+        known: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<Option<T>, Malformed> {
+        if let [byte @ 0xa0..=0xbf, rest @ ..] = &self.bytes[self.at..]
+            && let length = usize::from(byte & 0x1f)
+            && let Some(name) = rest.get(..length)
+            && let Some(found) = known(name)
+        {
+            self.at += 1 + length;
+            return Ok(Some(found));
+        }
+        let mut key = *self;
+        if let Head::Text(name) = key.head()? {
+            *self = key;
+            return Ok(known(name.as_bytes()));
+        }
+        self.skip_many(1, depth, true)?;
+        Ok(None)
     }
 
-    fn skip_at(&mut self, depth: u32, is_key: bool) -> Result<(), Malformed> {
-        if self.skip_scalar() {
-            return Ok(());
-        }
-        if depth > DEPTH_MAX {
-            return Err(malformed(format!("nested deeper than {DEPTH_MAX}")));
-        }
-        match self.head()? {
-            Head::Array(count) => {
-                for _ in 0..count {
-                    self.skip_at(depth + 1, is_key)?;
-                }
+    /// Passes over values that stand beside each other. Nearly all are scalars, and nearly all
+    /// scalars have the width of the one before.
+    fn skip_many(&mut self, count: u32, depth: u32, are_keys: bool) -> Result<(), Malformed> {
+        let mut left = count;
+        while left > 0 {
+            left -= self.skip_scalars(left);
+            if left > 0 {
+                self.skip_other(depth, are_keys)?;
+                left -= 1;
             }
-            Head::Map(_) if is_key => return Err(malformed("a map as a map's key".into())),
-            Head::Map(count) => {
-                for _ in 0..count {
-                    self.skip_at(depth + 1, true)?;
-                    self.skip_at(depth + 1, false)?;
-                }
-            }
-            _ => (),
         }
         Ok(())
     }
 
-    /// Passes over a value of a fixed width, which is nearly all that messages hold.
-    #[inline(always)]
-    fn skip_scalar(&mut self) -> bool {
-        let Some(byte) = self.bytes.get(self.at) else {
-            return false;
+    /// Passes over a value that is no scalar of a fixed width.
+    fn skip_other(&mut self, depth: u32, is_key: bool) -> Result<(), Malformed> {
+        if depth > DEPTH_MAX {
+            return Err(malformed(format!("nested deeper than {DEPTH_MAX}")));
+        }
+        match self.head()? {
+            Head::Array(count) => self.skip_many(count, depth + 1, is_key),
+            Head::Map(_) if is_key => Err(malformed("a map as a map's key".into())),
+            Head::Map(count) => {
+                for _ in 0..count {
+                    self.skip_many(1, depth + 1, true)?;
+                    self.skip_many(1, depth + 1, false)?;
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Passes over at most `count` values of a fixed width, up to the first other one.
+    #[inline]
+    fn skip_scalars(&mut self, count: u32) -> u32 {
+        let mut at = self.at;
+        let mut left = count;
+        while left > 0
+            && let Some(&first) = self.bytes.get(at)
+        {
+            let width = usize::from(WIDTHS[usize::from(first)]);
+            if width == 0 || self.bytes.len() - at < width {
+                break;
+            }
+            at += width;
+            left -= 1;
+            // Of equal ones the next place does not wait for what is read at this one.
+            while left > 0 && self.bytes.get(at) == Some(&first) && self.bytes.len() - at >= width {
+                at += width;
+                left -= 1;
+            }
+        }
+        self.at = at;
+        count - left
+    }
+
+    /// Passes over one value; if it is an array of nothing but unsigned integers of at most 32
+    /// bits, appends these and returns where they are.
+    pub fn skip_numbers_u32(
+        &mut self,
+        depth: u32,
+        into: &mut Vec<u32>,
+    ) -> Result<Option<Range<usize>>, Malformed> {
+        let mut inside = *self;
+        let Head::Array(count) = inside.head()? else {
+            self.skip(depth)?;
+            return Ok(None);
         };
-        let width = usize::from(WIDTHS[usize::from(*byte)]);
-        let fits = width > 0 && self.bytes.len() - self.at >= width;
-        self.at += if fits { width } else { 0 };
-        fits
+        *self = inside;
+        let start = into.len();
+        let read = self.numbers_u32(count as usize, into) as u32;
+        if read == count {
+            return Ok(Some(start..into.len()));
+        }
+        into.truncate(start);
+        self.skip_many(count - read, depth + 1, false)?;
+        Ok(None)
     }
 
     /// Appends unsigned integers of at most 32 bits, until `count` or until something else.
     pub fn numbers_u32(&mut self, count: usize, into: &mut Vec<u32>) -> usize {
-        into.reserve(count);
         let mut rest = &self.bytes[self.at..];
+        into.reserve(count.min(rest.len())); // each takes a byte at least
         let begun = into.len();
         while into.len() - begun < count {
+            // The two that most token ids are. They mix at random, so no branch tells them apart.
+            if let [first @ (0xcd | 0xce), a, b, c, d, ..] = *rest {
+                let wide = usize::from(first & 2);
+                into.push(u32::from_be_bytes([a, b, c, d]) >> (16 - 8 * wide));
+                rest = &rest[3 + wide..];
+                continue;
+            }
             let (number, width) = match *rest {
                 [0xce, a, b, c, d, ..] => (u32::from_be_bytes([a, b, c, d]), 5),
                 [0xcd, a, b, ..] => (u32::from(u16::from_be_bytes([a, b])), 3),
@@ -281,7 +353,7 @@ mod tests {
 
     fn skip(bytes: &[u8]) -> Result<bool, Malformed> {
         let mut cursor = Cursor::new(bytes, 0);
-        cursor.skip()?;
+        cursor.skip(0)?;
         Ok(cursor.is_at_end())
     }
 

@@ -4,6 +4,11 @@
 //! `{"type": name, field: value}` or, in older releases, an array `[name, value, …]` whose order of
 //! fields is the engine's. Lengths say nothing: newer releases append, older ones are shorter. A raw
 //! event is only where its fields begin; nothing of them is checked yet but that they are msgpack.
+//!
+//! A payload is walked once, and whether it is well-formed is known at its end. So whoever reads its
+//! events has to be able to forget all that he has made of them.
+
+use std::ops::Range;
 
 use crate::msgpack::{Cursor, Head, Malformed};
 
@@ -20,6 +25,7 @@ pub enum Engine {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Field {
+    Type,
     BlockHashes,
     ParentBlockHash,
     TokenIds,
@@ -39,26 +45,28 @@ pub enum Field {
 const FIELDS: usize = Field::Unused as usize + 1;
 
 impl Field {
-    fn named(name: &str) -> Option<Self> {
+    fn named(name: &[u8]) -> Option<Self> {
         Some(match name {
-            "block_hashes" => Self::BlockHashes,
-            "parent_block_hash" => Self::ParentBlockHash,
-            "token_ids" => Self::TokenIds,
-            "block_size" => Self::BlockSize,
-            "lora_id" => Self::LoraId,
-            "medium" => Self::Medium,
-            "lora_name" => Self::LoraName,
-            "extra_keys" => Self::ExtraKeys,
-            "group_idx" => Self::GroupIdx,
-            "kv_cache_spec_kind" => Self::SpecKind,
-            "locality" => Self::Locality,
-            "cache_salt" => Self::CacheSalt,
+            b"type" => Self::Type,
+            b"block_hashes" => Self::BlockHashes,
+            b"parent_block_hash" => Self::ParentBlockHash,
+            b"token_ids" => Self::TokenIds,
+            b"block_size" => Self::BlockSize,
+            b"lora_id" => Self::LoraId,
+            b"medium" => Self::Medium,
+            b"lora_name" => Self::LoraName,
+            b"extra_keys" => Self::ExtraKeys,
+            b"group_idx" => Self::GroupIdx,
+            b"kv_cache_spec_kind" => Self::SpecKind,
+            b"locality" => Self::Locality,
+            b"cache_salt" => Self::CacheSalt,
             _ => return None,
         })
     }
 
     pub fn name(self) -> &'static str {
         match self {
+            Self::Type => "type",
             Self::BlockHashes => "block_hashes",
             Self::ParentBlockHash => "parent_block_hash",
             Self::TokenIds => "token_ids",
@@ -113,11 +121,13 @@ fn order(engine: Engine, kind: &str) -> &'static [Field] {
 }
 
 /// One event with its fields by name, none of them checked.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RawEvent<'a> {
     pub kind: &'a str,
     /// How many fields an array carried; None: it was a map. Tells old releases from new ones.
     pub positions: Option<u32>,
+    /// Where in the column of tokens the token ids are; None: they are not all plain numbers.
+    pub tokens: Option<Range<usize>>,
     payload: &'a [u8],
     /// Where the fields begin; 0, where the message itself does: absent.
     places: [u32; FIELDS],
@@ -128,6 +138,7 @@ impl<'a> RawEvent<'a> {
         Self {
             kind: "",
             positions,
+            tokens: None,
             payload,
             places: [0; FIELDS],
         }
@@ -144,26 +155,50 @@ impl<'a> RawEvent<'a> {
         Ok((head, cursor))
     }
 
-    fn put(&mut self, field: Field, at: usize) {
+    /// Passes over a field's value and notes where it is.
+    fn note(
+        &mut self,
+        field: Field,
+        cursor: &mut Cursor<'a>,
+        tokens: &mut Vec<u32>,
+    ) -> Result<(), Malformed> {
         // A message is below 4 GiB: `Document::open` has seen to it.
-        self.places[field as usize] = at as u32;
+        self.places[field as usize] = cursor.at() as u32;
+        if field == Field::TokenIds {
+            self.tokens = cursor.skip_numbers_u32(IN_EVENT, tokens)?;
+            return Ok(());
+        }
+        cursor.skip(IN_EVENT)
     }
 }
 
-/// A payload that is msgpack throughout, and a batch.
-#[derive(Clone, Copy, Debug)]
+/// How deep the values of an event stand, and the events themselves.
+const IN_EVENT: u32 = 1;
+const IN_BATCH: u32 = 0;
+
+/// What stands in a batch's array of events.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // lives for a moment, and nearly always is an event
+pub enum Element<'a> {
+    Event(RawEvent<'a>),
+    /// It is no event, and why.
+    Other(&'static str),
+}
+
+/// A payload on its way through: its head has been read.
+#[derive(Debug)]
 pub struct Document<'a> {
     /// The engine's clock, seconds.
     pub ts: f64,
-    /// None: the engine does not say.
-    pub dp_rank: Option<u32>,
+    /// How many elements `next` has to be asked for before `close`.
+    pub count: u32,
     payload: &'a [u8],
-    events: Cursor<'a>,
-    count: u32,
+    cursor: Cursor<'a>,
+    elements_behind: u32,
 }
 
 impl<'a> Document<'a> {
-    /// Checks all of a payload.
+    /// Reads what stands before the events.
     pub fn open(payload: &'a [u8]) -> Result<Self, Malformed> {
         if u32::try_from(payload.len()).is_err() {
             return Err(Malformed(format!("a message of {} bytes", payload.len())));
@@ -186,101 +221,96 @@ impl<'a> Document<'a> {
             let what = "a batch's second element is its array of events";
             return Err(Malformed(what.into()));
         };
-        let events = cursor;
-        for _ in 0..count {
-            cursor.skip()?;
-        }
-        let mut rank = cursor;
-        for _ in 2..elements {
-            cursor.skip()?;
-        }
-        if !cursor.is_at_end() {
-            return Err(Malformed("not msgpack: trailing bytes".into()));
-        }
-        let dp_rank = if elements > 2 {
-            dp_rank(rank.head()?)?
-        } else {
-            None
-        };
         Ok(Self {
             ts,
-            dp_rank,
-            payload,
-            events,
             count,
+            payload,
+            cursor,
+            elements_behind: elements - 2,
         })
     }
 
-    /// The events in order; Err: an element that is no event, and why.
-    pub fn events(&self, engine: Engine) -> impl Iterator<Item = Result<RawEvent<'a>, String>> {
-        let document = *self;
-        let mut cursor = document.events;
-        (0..document.count).map(move |_| document.event(engine, &mut cursor))
-    }
-
-    /// Reads the next event, and goes on behind it whatever it is.
-    fn event(&self, engine: Engine, cursor: &mut Cursor<'a>) -> Result<RawEvent<'a>, String> {
-        let mut behind = *cursor;
-        let event = match cursor.head() {
-            Ok(Head::Map(pairs)) => self.map_event(pairs, cursor),
-            Ok(Head::Array(elements)) if elements > 0 => self.array_event(engine, elements, cursor),
-            _ => Err(Malformed(
-                "an event that is neither a map nor an array".into(),
-            )),
-        };
-        // All of it has been passed over before without an error.
-        if event.is_err() && behind.skip().is_ok() {
-            *cursor = behind;
-        }
-        event.map_err(|what| what.0)
-    }
-
-    fn map_event(&self, pairs: u32, cursor: &mut Cursor<'a>) -> Result<RawEvent<'a>, Malformed> {
-        let mut event = RawEvent::new(self.payload, None);
-        let mut kind = None;
-        for _ in 0..pairs {
-            let mut key = *cursor;
-            cursor.skip_key()?;
-            if let Head::Text(name) = key.head()? {
-                if name == "type" {
-                    kind = Some(cursor.at());
-                } else if let Some(field) = Field::named(name) {
-                    event.put(field, cursor.at());
-                }
+    /// Passes over the next element, checking it. Token ids that are plain numbers are appended to
+    /// `tokens`, since most of a payload is token ids.
+    pub fn next(
+        &mut self,
+        engine: Engine,
+        tokens: &mut Vec<u32>,
+    ) -> Result<Element<'a>, Malformed> {
+        let mut inside = self.cursor;
+        match inside.head()? {
+            Head::Map(pairs) => {
+                self.cursor = inside;
+                self.map_event(pairs, tokens)
             }
-            cursor.skip()?;
+            Head::Array(elements) if elements > 0 => {
+                self.cursor = inside;
+                self.array_event(engine, elements, tokens)
+            }
+            _ => {
+                self.cursor.skip(IN_BATCH)?;
+                Ok(Element::Other(
+                    "an event that is neither a map nor an array",
+                ))
+            }
         }
-        let kind = kind
-            .map(|at| Cursor::new(self.payload, at).head())
-            .transpose()?;
-        let Some(Head::Text(kind)) = kind else {
-            return Err(Malformed("an event without a type".into()));
+    }
+
+    fn map_event(&mut self, pairs: u32, tokens: &mut Vec<u32>) -> Result<Element<'a>, Malformed> {
+        let mut event = RawEvent::new(self.payload, None);
+        for _ in 0..pairs {
+            match self.cursor.key(IN_EVENT, Field::named)? {
+                Some(field) => event.note(field, &mut self.cursor, tokens)?,
+                None => self.cursor.skip(IN_EVENT)?,
+            }
+        }
+        let Head::Text(kind) = event.field(Field::Type)?.0 else {
+            return Ok(Element::Other("an event without a type"));
         };
         event.kind = kind;
-        Ok(event)
+        Ok(Element::Event(event))
     }
 
     fn array_event(
-        &self,
+        &mut self,
         engine: Engine,
         elements: u32,
-        cursor: &mut Cursor<'a>,
-    ) -> Result<RawEvent<'a>, Malformed> {
+        tokens: &mut Vec<u32>,
+    ) -> Result<Element<'a>, Malformed> {
         let mut event = RawEvent::new(self.payload, Some(elements - 1));
-        let Head::Text(kind) = cursor.head()? else {
-            return Err(Malformed(
-                "an event that does not begin with its type".into(),
-            ));
+        event.note(Field::Type, &mut self.cursor, tokens)?;
+        let kind = match event.field(Field::Type)?.0 {
+            Head::Text(kind) => Some(kind),
+            _ => None,
+        };
+        let order = kind.map_or(&[][..], |kind| order(engine, kind));
+        for position in 0..elements as usize - 1 {
+            match order.get(position) {
+                Some(field) => event.note(*field, &mut self.cursor, tokens)?,
+                None => self.cursor.skip(IN_EVENT)?,
+            }
+        }
+        let Some(kind) = kind else {
+            return Ok(Element::Other("an event that does not begin with its type"));
         };
         event.kind = kind;
-        let order = order(engine, kind);
-        for position in 0..elements as usize - 1 {
-            if let Some(field) = order.get(position) {
-                event.put(*field, cursor.at());
-            }
-            cursor.skip()?;
+        Ok(Element::Event(event))
+    }
+
+    /// Checks what stands behind the events; returns the rank, if the engine says it. Only now is
+    /// the payload known to be well-formed.
+    pub fn close(mut self) -> Result<Option<u32>, Malformed> {
+        let mut rank = self.cursor;
+        for _ in 0..self.elements_behind {
+            self.cursor.skip(IN_BATCH)?;
         }
-        Ok(event)
+        if !self.cursor.is_at_end() {
+            return Err(Malformed("not msgpack: trailing bytes".into()));
+        }
+        if self.elements_behind == 0 {
+            return Ok(None);
+        }
+        dp_rank(rank.head()?)
     }
 }
 

@@ -18,10 +18,10 @@ pub fn read_stored(
 ) -> Result<(), Refusal> {
     let first = batch.hashes.len();
     let blocks = f::block_hashes(event, &mut batch.hashes)?;
-    let (count, tokens) = f::token_list(event)?;
+    let list = f::token_list(event)?;
     let size = f::block_size(event)?;
     let tier = f::tier(event)?;
-    if count == 0 {
+    if list.0 == 0 {
         stored_by_hash(first, tier, batch);
         return Ok(());
     }
@@ -35,20 +35,19 @@ pub fn read_stored(
         reader.blind_spots |= blind::ADAPTERS | blind::CACHE_SALTS;
     }
     let lora_name = named_adapter(event)?;
-    let start = batch.tokens.len();
-    let mut peeked = tokens;
-    if matches!(peeked.head()?, Head::Array(_)) {
-        f::bigrams_u32(count, tokens, &mut batch.tokens)?;
+    let mut peeked = list.1;
+    let tokens = if matches!(peeked.head()?, Head::Array(_)) {
+        f::bigrams_u32(list, &mut batch.tokens)?
     } else {
-        f::tokens_u32(count, tokens, &mut batch.tokens)?;
-    }
+        f::token_ids(event, list, &mut batch.tokens)?
+    };
     let parent = f::parent_hash(event)?;
-    f::in_blocks(count, blocks, reader.block_size)?;
+    f::in_blocks(tokens.len(), blocks, reader.block_size)?;
     let cache_salt = f::optional_text(event, Field::CacheSalt)?;
     batch.events.push(Event::Stored(Stored {
         hashes: first..batch.hashes.len(),
         parent,
-        tokens: start..batch.tokens.len(),
+        tokens,
         tier,
         lora_name: lora_name.map(Box::from),
         cache_salt: cache_salt.map(Box::from),

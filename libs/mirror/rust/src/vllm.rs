@@ -18,10 +18,10 @@ pub fn read_stored(
     let first = batch.hashes.len();
     let blocks = f::block_hashes(event, &mut batch.hashes)?;
     let group = f::optional_number(event, Field::GroupIdx)?;
-    let (count, tokens) = f::token_list(event)?;
+    let list = f::token_list(event)?;
     let size = f::block_size(event)?;
     let tier = f::tier(event)?;
-    if count == 0 {
+    if list.0 == 0 {
         if blocks > 0 {
             reader.groups.admit_hash_only(group)?;
         }
@@ -35,9 +35,8 @@ pub fn read_stored(
     }
     let lora_name = lora_name(reader, event)?;
     let parent = f::parent_hash(event)?;
-    let start = batch.tokens.len();
-    f::tokens_u32(count, tokens, &mut batch.tokens)?;
-    f::in_blocks(count, blocks, reader.block_size)?;
+    let tokens = f::token_ids(event, list, &mut batch.tokens)?;
+    f::in_blocks(tokens.len(), blocks, reader.block_size)?;
     let extra_keys = event.field(Field::ExtraKeys)?;
     let ChainKeys {
         blocks: understood,
@@ -52,7 +51,7 @@ pub fn read_stored(
         batch.events.push(Event::Stored(Stored {
             hashes: first..first + understood,
             parent,
-            tokens: start..start + understood * reader.block_size,
+            tokens: tokens.start..tokens.start + understood * reader.block_size,
             tier,
             lora_name: lora_name.map(Box::from),
             cache_salt,
