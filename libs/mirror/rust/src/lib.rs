@@ -20,6 +20,7 @@ mod groups;
 mod mirror;
 mod model;
 mod msgpack;
+mod passing;
 mod payload;
 mod said;
 mod sglang;

@@ -194,13 +194,21 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Empties the batch; its memory stays.
+    /// Empties the batch; its memory stays, up to what ordinary messages need.
     pub fn clear(&mut self) {
-        self.events.clear();
-        self.hashes.clear();
-        self.tokens.clear();
-        self.refusals.clear();
+        empty(&mut self.events);
+        empty(&mut self.hashes);
+        empty(&mut self.tokens);
+        empty(&mut self.refusals);
     }
+}
+
+/// Of a column, kept from one message to the next: that of one huge message is not kept for ever.
+const COLUMN_BYTES_KEPT: usize = 4 << 20;
+
+fn empty<T>(column: &mut Vec<T>) {
+    column.clear();
+    column.shrink_to(COLUMN_BYTES_KEPT / size_of::<T>());
 }
 
 #[cfg(test)]
@@ -213,6 +221,15 @@ mod tests {
             assert_eq!(reason as usize, number);
             assert_eq!(Reason::from_name(name), Some(reason));
         }
+    }
+
+    #[test]
+    fn the_memory_of_one_huge_message_is_not_kept() {
+        let mut batch = Batch::default();
+        batch.tokens.resize(COLUMN_BYTES_KEPT, 0);
+        batch.clear();
+        let kept = batch.tokens.capacity() * size_of::<u32>();
+        assert_eq!(kept, COLUMN_BYTES_KEPT);
     }
 
     #[test]
