@@ -49,6 +49,10 @@ pub fn read_chain_keys(
     }
     let mut keys = ChainKeys::default();
     for index in 0..blocks {
+        if cursor.skip_nil() {
+            keys.blocks += 1; // nearly always
+            continue;
+        }
         let mut of_block = cursor;
         cursor.skip(0)?;
         let first_of_prompt = begins_prompt && index == 0;

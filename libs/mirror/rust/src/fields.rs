@@ -43,8 +43,12 @@ pub fn block_hashes(event: &RawEvent<'_>, into: &mut Vec<EngineKey>) -> Result<u
     let (Head::Array(count), mut cursor) = event.field(Field::BlockHashes)? else {
         return Err(Refusal::malformed("block_hashes is no array"));
     };
+    into.reserve(count as usize); // they are there: the event has been passed over
     for _ in 0..count {
-        into.push(engine_key(cursor.head()?)?);
+        into.push(match cursor.number_u64() {
+            Some(hash) => EngineKey::from_int(hash), // nearly always
+            None => engine_key(cursor.head()?)?,
+        });
     }
     Ok(count as usize)
 }

@@ -95,6 +95,17 @@ impl<'a> Cursor<'a> {
     /// Reads one value, or the head of an array or a map.
     #[inline]
     pub fn head(&mut self) -> Result<Head<'a>, Malformed> {
+        // The two that most fields are.
+        let head = match self.bytes.get(self.at) {
+            Some(0xc0) => Head::Nil,
+            Some(&number @ 0x00..=0x7f) => unsigned(number),
+            _ => return self.any_head(),
+        };
+        self.at += 1;
+        Ok(head)
+    }
+
+    fn any_head(&mut self) -> Result<Head<'a>, Malformed> {
         let [byte] = self.fixed()?;
         Ok(match byte {
             0x00..=0x7f => unsigned(byte),

@@ -59,6 +59,25 @@ impl<'a> Cursor<'a> {
         Ok(None)
     }
 
+    /// Passes over nil, if it stands here.
+    #[inline]
+    pub fn skip_nil(&mut self) -> bool {
+        let is_nil = self.bytes.get(self.at) == Some(&0xc0);
+        self.at += usize::from(is_nil);
+        is_nil
+    }
+
+    /// Reads an unsigned integer of 64 bits, if one of that width stands here.
+    #[inline]
+    pub fn number_u64(&mut self) -> Option<u64> {
+        let [0xcf, number @ ..] = &self.bytes[self.at..] else {
+            return None;
+        };
+        let number = u64::from_be_bytes(*number.first_chunk()?);
+        self.at += 9;
+        Some(number)
+    }
+
     /// Passes over values that stand beside each other. Nearly all are scalars, and nearly all
     /// scalars have the width of the one before.
     fn skip_many(&mut self, count: u32, depth: u32, are_keys: bool) -> Result<(), Malformed> {
