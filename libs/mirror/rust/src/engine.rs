@@ -72,7 +72,7 @@ impl Reader {
             },
             "BlockRemoved" => {
                 if self.engine == Engine::Vllm {
-                    let group = f::optional_number(event, Field::GroupIdx)?;
+                    let group = f::group(event)?;
                     self.groups.admit_hash_only(group)?;
                 }
                 let first = batch.hashes.len();
@@ -117,7 +117,7 @@ pub fn stored_by_hash(first: usize, tier: Tier, batch: &mut Batch) {
 }
 
 /// The refusal of another block size than the configured one.
-pub fn wrong_block_size(what: &str, size: i128, configured: usize) -> Refusal {
+pub fn wrong_block_size(what: &str, size: u64, configured: usize) -> Refusal {
     Refusal {
         reason: Reason::WrongBlockSize,
         detail: format!("{what} of {size} tokens; {configured} are configured"),
@@ -148,7 +148,7 @@ pub struct Report {
     /// The first refusal of each reason.
     pub refusals: Vec<Refusal>,
     /// The refusal of a block size that came before any block that could be read.
-    pub block_size_at_first: Option<i128>,
+    pub block_size_at_first: Option<u64>,
 }
 
 /// See the module.

@@ -84,10 +84,10 @@ pub fn optional_text<'a>(event: &RawEvent<'a>, field: Field) -> Result<Option<&'
 }
 
 /// An integer field.
-pub fn optional_number(event: &RawEvent<'_>, field: Field) -> Result<Option<i128>, Refusal> {
+fn optional_number(event: &RawEvent<'_>, field: Field) -> Result<Option<Integer>, Refusal> {
     match event.field(field)?.0 {
         Head::Nil => Ok(None),
-        Head::Int(number) => Ok(Some(number.wide())),
+        Head::Int(number) => Ok(Some(number)),
         other => Err(mistyped(field, other)),
     }
 }
@@ -96,10 +96,15 @@ fn mistyped(field: Field, head: Head<'_>) -> Refusal {
     Refusal::malformed(format!("{} is of type {}", field.name(), head.type_name()))
 }
 
+/// The cache group that the event speaks of.
+pub fn group(event: &RawEvent<'_>) -> Result<Option<i128>, Refusal> {
+    Ok(optional_number(event, Field::GroupIdx)?.map(Integer::wide))
+}
+
 /// The event's `block_size`; 0 stands in placeholders.
-pub fn block_size(event: &RawEvent<'_>) -> Result<i128, Refusal> {
+pub fn block_size(event: &RawEvent<'_>) -> Result<u64, Refusal> {
     match optional_number(event, Field::BlockSize)? {
-        Some(size) if size >= 0 => Ok(size),
+        Some(Integer::Unsigned(size)) => Ok(size),
         _ => Err(Refusal::malformed("block_size is no size")),
     }
 }

@@ -177,7 +177,7 @@ pub struct Refusal {
     /// For the log; never a label.
     pub detail: String,
     /// With `WrongBlockSize`: the engine's.
-    pub block_size: Option<i128>,
+    pub block_size: Option<u64>,
 }
 
 /// What one message said, in order.

@@ -25,7 +25,7 @@ pub fn read_stored(
         stored_by_hash(first, tier, batch);
         return Ok(());
     }
-    if size != reader.block_size as i128 {
+    if size != reader.block_size as u64 {
         return Err(wrong_block_size("pages", size, reader.block_size));
     }
     if event

@@ -17,7 +17,7 @@ pub fn read_stored(
 ) -> Result<(), Refusal> {
     let first = batch.hashes.len();
     let blocks = f::block_hashes(event, &mut batch.hashes)?;
-    let group = f::optional_number(event, Field::GroupIdx)?;
+    let group = f::group(event)?;
     let list = f::token_list(event)?;
     let size = f::block_size(event)?;
     let tier = f::tier(event)?;
@@ -30,7 +30,7 @@ pub fn read_stored(
     }
     let kind = f::optional_text(event, Field::SpecKind)?;
     let replaced = reader.groups.admit_store(group, kind)?;
-    if size != reader.block_size as i128 {
+    if size != reader.block_size as u64 {
         return Err(wrong_block_size("blocks", size, reader.block_size));
     }
     let lora_name = lora_name(reader, event)?;

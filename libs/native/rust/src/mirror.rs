@@ -33,7 +33,7 @@ struct Heard {
     malformed: usize,
     first_malformed: Option<String>,
     refusals: Vec<(&'static str, String)>,
-    block_size_at_first: Option<i128>,
+    block_size_at_first: Option<u64>,
 }
 
 /// One engine rank's cache in one life, and what waits to be sealed.
