@@ -10,6 +10,7 @@
 
 use hashbrown::HashTable;
 
+use crate::ahead::touch;
 use crate::model::{EngineKey, TIERS, Tier};
 use crate::slab::{Slab, Slot};
 
@@ -90,6 +91,11 @@ impl Entries {
         self.by_key
             .find(key.table_hash(), |&id| entries.get(id).key() == key)
             .copied()
+    }
+
+    /// Brings the places of these hashes in the table into the cache.
+    pub fn touch(&self, keys: &[EngineKey]) {
+        touch(&self.by_key, keys.iter().map(|key| key.table_hash()));
     }
 
     pub fn node(&self, entry: u32) -> u32 {

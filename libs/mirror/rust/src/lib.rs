@@ -10,6 +10,7 @@
 //! Python reference under `tests/reference`; differential tests hold this crate to both. It is pure:
 //! bytes and columns in, columns out; no I/O, no clock, no protobuf.
 
+mod ahead;
 mod clearing;
 mod contexts;
 mod engine;

@@ -67,6 +67,9 @@ impl Mirror {
 
     /// Takes a message's events in order; what has changed in the published set goes to `said`.
     pub fn apply(&mut self, batch: &Batch, said: &mut Said) {
+        if batch.events.len() > 1 {
+            self.entries.touch(&batch.hashes);
+        }
         for event in &batch.events {
             match event {
                 Event::Stored(stored) => self.on_stored(stored, batch, said),
@@ -255,6 +258,8 @@ impl Mirror {
         context: u32,
         said: &mut Said,
     ) {
+        self.entries.touch(keys);
+        self.tree.touch(sequences);
         let mut above = above;
         for (position, (&key, &sequence)) in keys.iter().zip(sequences).enumerate() {
             if self.held_blocks() >= self.blocks_max {

@@ -1,7 +1,8 @@
 //! Slots that are found by a number and used again, in chunks that never move.
 //!
 //! A growing vector holds up to half of itself for nothing and copies itself; chunks cost one
-//! pointer per thousand slots and at most one chunk of room. Free slots are a list through the slots.
+//! vector per thousand slots and at most one chunk of room, which is not touched before it is used.
+//! Free slots are a list through the slots.
 
 const CHUNK_BITS: u32 = 10;
 const CHUNK: usize = 1 << CHUNK_BITS;
@@ -20,7 +21,8 @@ pub trait Slot: Copy {
 /// See the module.
 #[derive(Debug)]
 pub struct Slab<T> {
-    chunks: Vec<Box<[T]>>,
+    /// All full but the last.
+    chunks: Vec<Vec<T>>,
     free: u32,
     opened: u32,
 }
@@ -44,10 +46,12 @@ impl<T: Slot> Slab<T> {
         }
         let id = self.opened;
         if id as usize == self.chunks.len() * CHUNK {
-            self.chunks.push(vec![value; CHUNK].into_boxed_slice());
+            self.chunks.push(Vec::with_capacity(CHUNK));
         }
-        self.opened += 1;
-        *self.get_mut(id) = value;
+        if let Some(last) = self.chunks.last_mut() {
+            last.push(value);
+            self.opened += 1;
+        }
         id
     }
 
@@ -75,6 +79,6 @@ impl<T: Slot> Slab<T> {
 
     /// Bytes on the heap.
     pub fn memory_bytes(&self) -> usize {
-        self.chunks.len() * CHUNK * size_of::<T>() + self.chunks.capacity() * size_of::<Box<[T]>>()
+        self.chunks.len() * CHUNK * size_of::<T>() + self.chunks.capacity() * size_of::<Vec<T>>()
     }
 }

@@ -14,6 +14,7 @@ use std::collections::HashMap;
 
 use hashbrown::HashTable;
 
+use crate::ahead::touch;
 use crate::contexts::PLAIN;
 use crate::model::{TIERS, Tier};
 use crate::slab::{NONE, Slab, Slot};
@@ -142,6 +143,11 @@ impl Tree {
     pub fn is(&self, node: u32, sequence: u64) -> bool {
         let found = self.nodes.get(node);
         found.sequence == sequence && (found.is_held() || found.first_child != NONE)
+    }
+
+    /// Brings the places of these sequence hashes in the table into the cache.
+    pub fn touch(&self, sequences: &[u64]) {
+        touch(&self.by_sequence, sequences.iter().copied());
     }
 
     // --- links ---
