@@ -9,7 +9,7 @@ use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use kvatlas_events::sequencer::{Limits, Verdict};
-use kvatlas_index::{FindOptions, Index, IndexConfig, Matches, Query, WorkerKey};
+use kvatlas_index::{FindOptions, Index, IndexConfig, Matches, Preparer, Query, WorkerKey};
 use kvatlas_wire::frame::FrameError;
 use kvatlas_wire::v1;
 use parking_lot::{FairMutex, Mutex};
@@ -24,8 +24,8 @@ use crate::worker::{Outcome, Surroundings, Worker};
 
 /// Records decoded, and then sequenced under one lock.
 const GROUP_RECORDS: usize = 64;
-/// Bytes of records after which a group ends.
-const GROUP_BYTES: usize = 64 << 10;
+/// Bytes of records after which a group ends, and others have their turn: half a millisecond of new blocks.
+const GROUP_BYTES: usize = 32 << 10;
 
 /// What a cell is told at its making; all of it is fixed for its life.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -110,7 +110,6 @@ impl Cell {
     ) -> Applied {
         let mut applied = Applied::default();
         let mut around = self.surroundings(self.room_blocks());
-        let place = self.table.lock().logs.place(transport);
         let mut group = Vec::with_capacity(GROUP_RECORDS);
         let mut group_bytes = 0;
         for (bytes, appended_ms) in records {
@@ -118,11 +117,11 @@ impl Cell {
             group.push((self.check(bytes, list), appended_ms));
             group_bytes += bytes.len();
             if group.len() == GROUP_RECORDS || group_bytes >= GROUP_BYTES {
-                self.take_all(&mut group, place, now_ms, &mut around, &mut applied);
+                self.take_all(&mut group, transport, now_ms, &mut around, &mut applied);
                 group_bytes = 0;
             }
         }
-        self.take_all(&mut group, place, now_ms, &mut around, &mut applied);
+        self.take_all(&mut group, transport, now_ms, &mut around, &mut applied);
         self.counters
             .add_many(Count::RecordsAccepted, applied.accepted);
         applied
@@ -246,6 +245,11 @@ impl Cell {
         self.index.keep(bytes)
     }
 
+    /// What takes memory ahead of the index's tables; for a thread of its own, which ends with the cell.
+    pub fn preparer(&self) -> Preparer {
+        self.index.preparer()
+    }
+
     pub(crate) fn index(&self) -> &Index {
         &self.index
     }
@@ -312,12 +316,13 @@ impl Cell {
     fn take_all<'a>(
         &self,
         group: &mut Vec<(Checked<'a>, u64)>,
-        place: usize,
+        transport: &str,
         now_ms: u64,
         around: &mut Surroundings<'_>,
         applied: &mut Applied,
     ) {
         let mut table = self.table.lock();
+        let place = table.logs.place(transport);
         let mut last = None;
         for (checked, appended_ms) in group.drain(..) {
             let result = checked.and_then(|record| {

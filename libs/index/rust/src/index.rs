@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::counters::{Counters, Events};
 use crate::grace::Grace;
 use crate::membership::{self, Directories, Kind, Writing};
+use crate::pages::Preparer;
 use crate::renewal::slots_reserved;
 use crate::rights::Shards;
 use crate::roster::Roster;
@@ -31,6 +32,12 @@ pub struct Index {
     pub(crate) directories: Directories,
     pub(crate) shards: Shards,
     pub(crate) sweeper: Mutex<Sweeper>,
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        self.shared.pages.close();
+    }
 }
 
 impl Index {
@@ -79,6 +86,13 @@ impl Index {
     /// no more to give.
     pub fn keep(&self, bytes: usize) -> bool {
         self.shared.pages.keep(bytes)
+    }
+
+    /// What takes memory ahead of tables that grow, on whatever thread runs it: without one, writes wait whenever a table
+    /// is the first on a large page, until the system has found and cleared that.
+    #[must_use]
+    pub fn preparer(&self) -> Preparer {
+        Preparer(Arc::clone(&self.shared.pages))
     }
 
     /// A fresh, empty slot for `worker`, not yet matchable. A worker may have several at a time: one

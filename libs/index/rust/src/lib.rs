@@ -66,6 +66,7 @@ pub use counters::Events;
 pub use export::Blocks;
 pub use filter::SlotFilter;
 pub use index::Index;
+pub use pages::Preparer;
 pub use query::{FindOptions, Query};
 pub use types::{
     Applied, Hashes, IndexConfig, IndexError, MemoryUse, Run, SlotId, SlotSummary, Sweep, Tier,

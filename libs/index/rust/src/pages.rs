@@ -19,9 +19,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::system::{self, PAGE, SMALL_PAGE};
+
+mod ahead;
+
+pub use ahead::Preparer;
 
 /// Pieces are multiples of this, and so aligned.
 const UNIT: usize = 256;
@@ -40,14 +44,18 @@ const FREE_PAGES: usize = 4;
 #[derive(Default)]
 pub(crate) struct Pages {
     heap: Mutex<Heap>,
+    /// Told when pages should be taken ahead.
+    wanted: Condvar,
 }
 
 struct Region {
     first: NonNull<u8>,
     bytes: usize,
     used_bytes: usize,
-    /// Per page, whether it may be other than zero, and takes memory.
+    /// Per page, whether it takes memory.
     taken: Box<[bool]>,
+    /// Per page, the byte from which on it is zero still.
+    zero_from: Box<[usize]>,
 }
 
 // SAFETY: a region is memory of its own, which whoever holds the heap's lock may cut up.
@@ -59,6 +67,8 @@ struct Heap {
     regions: BTreeMap<usize, Region>,
     /// Where the next pieces come from, one behind another: free, but no hole.
     stretch: Range<usize>,
+    /// The stretch after it, if it is mapped already.
+    upcoming: Range<usize>,
     /// Holes: address to size, and the same the other way round.
     free: BTreeMap<usize, usize>,
     by_size: BTreeSet<(usize, usize)>,
@@ -67,6 +77,9 @@ struct Heap {
     taken_pages: usize,
     /// So many bytes in pages are never handed back.
     kept_bytes: usize,
+    /// The page that is being taken ahead.
+    preparing: Option<usize>,
+    closed: bool,
 }
 
 /// A piece and which parts of it may be other than zero.
@@ -78,7 +91,13 @@ struct Piece {
 impl Pages {
     /// A zeroed piece of at least `bytes`, aligned to a cache line and more; none if the system has no more memory.
     pub fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
-        let piece = self.heap.lock().take(bytes.next_multiple_of(UNIT))?;
+        let mut heap = self.heap.lock();
+        let piece = heap.take(bytes.next_multiple_of(UNIT))?;
+        let wants_more = heap.wants_more();
+        drop(heap);
+        if wants_more {
+            self.wanted.notify_one();
+        }
         for (from, bytes) in piece.dirty {
             // SAFETY: within the piece, which nobody else has.
             unsafe { piece.first.add(from).write_bytes(0, bytes) };
@@ -124,14 +143,16 @@ impl Heap {
         let from = address - start;
         let mut dirty = Vec::new();
         for page in from / PAGE..=(from + bytes - 1) / PAGE {
-            if region.taken[page] {
-                let begin = (page * PAGE).max(from);
-                let end = ((page + 1) * PAGE).min(from + bytes);
-                dirty.push((begin - from, end - begin));
-            } else {
-                region.taken[page] = true;
-                self.taken_pages += 1;
+            let start = page * PAGE;
+            let begin = start.max(from) - start;
+            let end = (from + bytes - start).min(PAGE);
+            let zero_from = region.zero_from[page];
+            if begin < zero_from {
+                dirty.push((start + begin - from, end.min(zero_from) - begin));
             }
+            region.zero_from[page] = end.max(zero_from);
+            self.taken_pages += usize::from(!region.taken[page]);
+            region.taken[page] = true;
         }
         // SAFETY: within the region.
         let first = unsafe { region.first.add(from) };
@@ -139,7 +160,8 @@ impl Heap {
     }
 
     fn take_hole(&mut self, bytes: usize) -> Option<usize> {
-        if self.idle_bytes() <= self.used_bytes / FILL_SHARE + FREE_PAGES * PAGE {
+        let may_idle = self.used_bytes / FILL_SHARE + FREE_PAGES * PAGE + self.bytes_ahead();
+        if self.idle_bytes() <= may_idle {
             return None;
         }
         let &(size, address) = self.by_size.range((bytes, 0)..).next()?;
@@ -157,11 +179,19 @@ impl Heap {
             if !rest.is_empty() {
                 self.add_free(rest.start, rest.len());
             }
-            self.stretch = self.longest_stretch(bytes).or_else(|| self.map(bytes))?;
+            self.stretch = self
+                .longest_stretch(bytes)
+                .or_else(|| self.next_stretch(bytes))
+                .or_else(|| self.map(bytes))?;
         }
         let address = self.stretch.start;
         self.stretch.start += bytes;
         Some(address)
+    }
+
+    /// The stretch that was mapped ahead, if it is long enough.
+    fn next_stretch(&mut self, bytes: usize) -> Option<Range<usize>> {
+        (self.upcoming.len() >= bytes).then(|| std::mem::take(&mut self.upcoming))
     }
 
     /// The hole with the most pages that take memory already, if it is worth going on in.
@@ -250,6 +280,7 @@ impl Heap {
             bytes: size,
             used_bytes: 0,
             taken: vec![false; size / PAGE].into(),
+            zero_from: vec![0; size / PAGE].into(),
         };
         self.regions.insert(start, region);
         self.mapped_bytes += size;
@@ -262,8 +293,10 @@ impl Heap {
             return;
         };
         let range = start..start + region.bytes;
-        if range.contains(&self.stretch.start) {
-            self.stretch = 0..0;
+        for stretch in [&mut self.stretch, &mut self.upcoming] {
+            if range.contains(&stretch.start) {
+                *stretch = 0..0;
+            }
         }
         // One hole, or two, if the stretch was in it.
         let holes: Vec<_> = self
@@ -282,7 +315,8 @@ impl Heap {
 
     /// Pages that lie idle beyond what may stay so.
     fn excess_pages(&self) -> usize {
-        let may_stay = self.used_bytes / HAND_BACK_SHARE + FREE_PAGES / 2 * PAGE;
+        let share = self.used_bytes / HAND_BACK_SHARE + FREE_PAGES / 2 * PAGE;
+        let may_stay = share + self.bytes_ahead();
         let stays = if self.used_bytes == 0 {
             0
         } else {
@@ -292,16 +326,22 @@ impl Heap {
             .saturating_sub(stays.max(self.kept_bytes).div_ceil(PAGE))
     }
 
-    /// Whether a region is without pieces, and not kept.
-    fn may_go(&self, region: &Region) -> bool {
+    /// Whether a region is without pieces, and neither kept nor being prepared.
+    fn may_go(&self, start: usize, region: &Region) -> bool {
+        let prepares = self
+            .preparing
+            .is_some_and(|at| (start..start + region.bytes).contains(&at));
         let left = self.taken_pages - region.taken.iter().filter(|&&taken| taken).count();
-        region.used_bytes == 0 && left * PAGE >= self.kept_bytes
+        region.used_bytes == 0 && left * PAGE >= self.kept_bytes && !prepares
     }
 
     /// Hands regions without pieces, then whole pages inside holes, back to the system, as long as too much lies idle.
     fn hand_back(&mut self) {
-        while self.excess_pages() > 0
-            && let Some((&start, _)) = self.regions.iter().find(|(_, region)| self.may_go(region))
+        while (self.excess_pages() > 0 || self.used_bytes == 0)
+            && let Some((&start, _)) = self
+                .regions
+                .iter()
+                .find(|&(&start, region)| self.may_go(start, region))
         {
             self.unmap(start);
         }
@@ -318,6 +358,7 @@ impl Heap {
                     // SAFETY: within the region, and within a free piece.
                     let handed = unsafe { system::discard(region.first.add(page * PAGE), PAGE) };
                     region.taken[page] = !handed;
+                    region.zero_from[page] *= usize::from(!handed);
                     self.taken_pages -= usize::from(handed);
                     excess -= 1;
                 }
@@ -342,94 +383,4 @@ impl Drop for Heap {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// A piece, and the byte it is filled with.
-    type Owned = (NonNull<u8>, usize, u8);
-
-    fn bytes_of(piece: &Owned) -> &[u8] {
-        // SAFETY: the piece is owned by the test and has that size.
-        unsafe { std::slice::from_raw_parts(piece.0.as_ptr(), piece.1) }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(32))]
-        #[test]
-        fn pieces_are_zero_and_apart_and_all_is_given_back(
-            steps in prop::collection::vec((1usize..3_000_000, any::<u8>(), any::<prop::sample::Index>()), 1..60)
-        ) {
-            let pages = Pages::default();
-            let mut owned: Vec<Owned> = Vec::new();
-            for (bytes, fill, which) in steps {
-                if fill % 3 == 0 && !owned.is_empty() {
-                    let piece = owned.swap_remove(which.index(owned.len()));
-                    prop_assert!(bytes_of(&piece).iter().all(|&byte| byte == piece.2));
-                    // SAFETY: taken for that size, and used no more.
-                    unsafe { pages.give(piece.0, piece.1) };
-                } else {
-                    let first = pages.take(bytes).unwrap();
-                    let piece = (first, bytes, fill);
-                    prop_assert_eq!(first.as_ptr() as usize % 64, 0);
-                    prop_assert!(bytes_of(&piece).iter().all(|&byte| byte == 0));
-                    // SAFETY: within the piece, which the test owns.
-                    unsafe { first.write_bytes(fill, bytes) };
-                    owned.push(piece);
-                }
-            }
-            for piece in owned {
-                prop_assert!(bytes_of(&piece).iter().all(|&byte| byte == piece.2));
-                // SAFETY: taken for that size, and used no more.
-                unsafe { pages.give(piece.0, piece.1) };
-            }
-            let heap = pages.heap.lock();
-            prop_assert!(heap.regions.is_empty() && heap.free.is_empty() && heap.by_size.is_empty());
-            prop_assert_eq!((heap.mapped_bytes, heap.used_bytes, heap.taken_pages), (0, 0, 0));
-        }
-    }
-
-    #[test]
-    fn kept_pages_stay_and_serve_pieces_before_the_system_is_asked() {
-        let pages = Pages::default();
-        assert!(pages.keep(20 * PAGE));
-        assert_eq!(pages.idle_bytes(), 20 * PAGE);
-        let pieces: Vec<_> = (0..40).map(|_| pages.take(PAGE / 2).unwrap()).collect();
-        assert_eq!(pages.idle_bytes(), 0);
-        let more = pages.take(PAGE).unwrap();
-        for first in pieces {
-            // SAFETY: taken for that size, and used no more.
-            unsafe { pages.give(first, PAGE / 2) };
-        }
-        // SAFETY: as above.
-        unsafe { pages.give(more, PAGE) };
-        let idle = pages.idle_bytes();
-        assert!((20 * PAGE..=22 * PAGE).contains(&idle), "{idle} idle");
-        let again = pages.take(PAGE).unwrap();
-        assert_eq!(pages.idle_bytes(), idle - PAGE);
-        // SAFETY: the piece is the test's, and has that size.
-        let zeroed = unsafe { std::slice::from_raw_parts(again.as_ptr(), PAGE) };
-        assert!(zeroed.iter().all(|&byte| byte == 0));
-        // SAFETY: as above.
-        unsafe { pages.give(again, PAGE) };
-    }
-
-    #[test]
-    fn idle_pages_go_back_while_others_of_their_region_stay() {
-        let pages = Pages::default();
-        let all: Vec<_> = (0..64).map(|_| pages.take(PAGE).unwrap()).collect();
-        let stays = pages.take(PAGE).unwrap();
-        for first in all {
-            // SAFETY: taken for that size, and used no more.
-            unsafe { pages.give(first, PAGE) };
-        }
-        assert!(
-            pages.idle_bytes() <= 3 * PAGE,
-            "{} idle",
-            pages.idle_bytes()
-        );
-        // SAFETY: as above.
-        unsafe { pages.give(stays, PAGE) };
-        assert_eq!(pages.idle_bytes(), 0);
-    }
-}
+mod tests;

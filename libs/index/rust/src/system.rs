@@ -1,9 +1,9 @@
-//! Large pages from the system, and back to it.
+//! Large pages from the system, and back to it; and the priority of a thread that waits for them.
 //!
-//! `unsafe` here: mapping and handing back memory. Sound because a mapping is made for one caller, who vouches that what it
+//! `unsafe` here: mapping and handing back memory, and a call of the system that takes numbers alone. Sound because a mapping is made for one caller, who vouches that what it
 //! hands back is its own and no longer used ([`crate::pages`]). Checked by `pages::tests`.
 
-pub(crate) use os::{discard, map, unmap};
+pub(crate) use os::{discard, lower_priority, map, populate, unmap};
 
 /// A large page.
 pub(crate) const PAGE: usize = 2 << 20;
@@ -40,6 +40,14 @@ mod os {
     pub unsafe fn discard(_first: NonNull<u8>, _bytes: usize) -> bool {
         false
     }
+
+    /// # Safety
+    /// None needed; as unsafe as where it does something.
+    pub unsafe fn populate(_first: NonNull<u8>, _bytes: usize) -> bool {
+        false
+    }
+
+    pub fn lower_priority() {}
 }
 
 /// What is asked of the system, for sizes that are whole large pages.
@@ -47,6 +55,9 @@ mod os {
 mod os {
     use super::PAGE;
     use std::ptr::NonNull;
+
+    /// A tenth of the time of whoever competes for a core.
+    const NICENESS: libc::c_int = 10;
 
     /// Zeroed memory, aligned to a large page, and to be made of such if there are any.
     pub fn map(bytes: usize) -> Option<NonNull<u8>> {
@@ -97,5 +108,21 @@ mod os {
     pub unsafe fn discard(first: NonNull<u8>, bytes: usize) -> bool {
         // SAFETY: the caller vouches for it.
         unsafe { libc::madvise(first.as_ptr().cast(), bytes, libc::MADV_DONTNEED) == 0 }
+    }
+
+    /// Backs the pages with memory, as writing to them would, and changes nothing of what they hold; whether it did. From
+    /// Linux 5.14.
+    ///
+    /// # Safety
+    /// Whole pages within a mapping, which stays.
+    pub unsafe fn populate(first: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: the caller vouches for it.
+        unsafe { libc::madvise(first.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) == 0 }
+    }
+
+    /// Lets all other threads go before this one. A wish.
+    pub fn lower_priority() {
+        // SAFETY: numbers alone; 0 is the calling thread.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
     }
 }

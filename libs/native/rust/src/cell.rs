@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kvatlas_cell::server::Server;
@@ -95,7 +96,7 @@ impl Cell {
         hold_back_ms: u64,
         memory_bytes_max: usize,
         recover_ms: u64,
-    ) -> Self {
+    ) -> PyResult<Self> {
         let limits = Limits {
             hold_back_batches: hold_back_batches_max,
             hold_back_ms,
@@ -114,9 +115,14 @@ impl Cell {
             limits,
             memory_bytes_max,
         };
-        Self {
-            native: Arc::new(NativeCell::new(config)),
-        }
+        let native = NativeCell::new(config);
+        let preparer = native.preparer();
+        thread::Builder::new()
+            .name("kvatlas-memory".into())
+            .spawn(|| preparer.run())?;
+        Ok(Self {
+            native: Arc::new(native),
+        })
     }
 
     fn keep_memory(&self, py: Python<'_>, memory_bytes: usize) -> bool {

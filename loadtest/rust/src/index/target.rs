@@ -115,6 +115,11 @@ impl Flat {
         workers: u32,
     ) -> Result<Self, String> {
         let index = Index::new(IndexConfig::default());
+        let preparer = index.preparer(); // as an indexer has one
+        std::thread::Builder::new()
+            .name("index memory".into())
+            .spawn(|| preparer.run())
+            .map_err(|error| error.to_string())?;
         if let Some(blocks) = reserved {
             // A quarter to spare, as whoever sizes it knowingly would.
             index.reserve((blocks + blocks / 4) as usize);

@@ -1,0 +1,180 @@
+//! Memory for tables before they reach it.
+//!
+//! The first touch of a large page waits until the system has found and cleared it: milliseconds, in which a writer
+//! applies nothing. So whoever has a thread to spare lets it take the next pages of the stretch ahead of the writers. They
+//! lie idle, and are still zero.
+//!
+//! `unsafe` here: asking for memory at an address. Sound because that changes nothing of what is there, and a region is
+//! not unmapped while one of its pages is asked for. Checked by `ahead::tests` and `tests/accounting.rs`.
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+
+use super::{Heap, Pages, whole_pages};
+use crate::system::{self, PAGE};
+
+/// Pages taken ahead. A writer at full speed fills one in twice the time that a slow system takes to clear the next.
+const AHEAD_PAGES: usize = 2;
+
+/// Takes memory ahead of tables that grow, for as long as their index lives. See [`crate::Index::preparer`].
+pub struct Preparer(pub(crate) Arc<Pages>);
+
+impl Preparer {
+    /// Returns when the index is gone. The thread becomes one of low priority: while it clears a page, whoever wakes up
+    /// should not have to wait for it.
+    pub fn run(self) {
+        system::lower_priority();
+        self.0.prepare_until_closed();
+    }
+}
+
+impl Pages {
+    /// Takes pages ahead whenever there are too few, until [`Self::close`].
+    fn prepare_until_closed(&self) {
+        let mut heap = self.heap.lock();
+        while !heap.closed {
+            if !self.prepare(&mut heap) {
+                self.wanted.wait(&mut heap);
+            }
+        }
+    }
+
+    /// Ends [`Self::prepare_until_closed`].
+    pub fn close(&self) {
+        self.heap.lock().closed = true;
+        self.wanted.notify_all();
+    }
+
+    /// Takes one page ahead, without holding up those who take pieces; false if there are enough, or none to be had.
+    fn prepare(&self, heap: &mut MutexGuard<'_, Heap>) -> bool {
+        let Some((first, address)) = heap.next_ahead() else {
+            return false;
+        };
+        heap.preparing = Some(address);
+        // SAFETY: within a region, which stays mapped meanwhile.
+        let has_it = MutexGuard::unlocked(heap, || unsafe { system::populate(first, PAGE) });
+        heap.preparing = None;
+        if has_it {
+            heap.note_ahead(address);
+        }
+        if heap.used_bytes == 0 {
+            heap.hand_back(); // its region could not go before
+        }
+        has_it
+    }
+}
+
+impl Heap {
+    /// Whether whoever takes pages ahead has something to do.
+    pub(super) fn wants_more(&self) -> bool {
+        self.preparing.is_none() && self.places_ahead().any(|(_, taken)| !taken)
+    }
+
+    /// The next page that is not taken ahead and should be. Where the stretch is too short for it, the next one is mapped.
+    fn next_ahead(&mut self) -> Option<(NonNull<u8>, usize)> {
+        if self.upcoming.is_empty()
+            && !self.stretch.is_empty()
+            && self.places_ahead().count() < AHEAD_PAGES
+        {
+            self.upcoming = self.map(AHEAD_PAGES * PAGE)?;
+        }
+        let (address, _) = self.places_ahead().find(|&(_, taken)| !taken)?;
+        let (start, region) = self.regions.range(..=address).next_back()?;
+        // SAFETY: within the region.
+        Some((unsafe { region.first.add(address - start) }, address))
+    }
+
+    /// Bytes in pages that were taken ahead: whether enough lies idle is asked without them.
+    pub(super) fn bytes_ahead(&self) -> usize {
+        self.places_ahead().filter(|&(_, taken)| taken).count() * PAGE
+    }
+
+    /// The pages that writers reach next, by address, and whether they take memory.
+    fn places_ahead(&self) -> impl Iterator<Item = (usize, bool)> {
+        [&self.stretch, &self.upcoming]
+            .into_iter()
+            .flat_map(|stretch| self.pages_of(stretch))
+            .take(AHEAD_PAGES)
+    }
+
+    fn pages_of(&self, stretch: &Range<usize>) -> impl Iterator<Item = (usize, bool)> {
+        let within = self.regions.range(..=stretch.start).next_back();
+        let within = within.filter(|_| !stretch.is_empty());
+        within.into_iter().flat_map(|(&start, region)| {
+            let pages = whole_pages(stretch.start - start, stretch.len());
+            pages.map(move |page| (start + page * PAGE, region.taken[page]))
+        })
+    }
+
+    /// The page at this address takes memory now.
+    fn note_ahead(&mut self, address: usize) {
+        let Some((start, region)) = self.regions.range_mut(..=address).next_back() else {
+            return;
+        };
+        let page = (address - start) / PAGE;
+        self.taken_pages += usize::from(!region.taken[page]);
+        region.taken[page] = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_zero(first: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: the piece is the test's, and has that size.
+        let piece = unsafe { std::slice::from_raw_parts(first.as_ptr(), bytes) };
+        piece.iter().all(|&byte| byte == 0)
+    }
+
+    #[test]
+    fn pages_ahead_are_idle_until_pieces_reach_them_and_go_with_the_rest() {
+        let pages = Pages::default();
+        assert!(!pages.prepare(&mut pages.heap.lock()));
+        let mut pieces = Vec::new();
+        for _ in 0..200 {
+            pieces.push(pages.take(PAGE / 4).unwrap());
+            while pages.prepare(&mut pages.heap.lock()) {}
+            assert!(!pages.heap.lock().wants_more());
+            let begun = (pieces.len() * (PAGE / 4)).div_ceil(PAGE);
+            assert_eq!(
+                pages.idle_bytes(),
+                (begun + AHEAD_PAGES) * PAGE - pieces.len() * (PAGE / 4)
+            );
+        }
+        for piece in pieces {
+            assert!(is_zero(piece, PAGE / 4));
+            // SAFETY: taken for that size, and used no more.
+            unsafe { pages.give(piece, PAGE / 4) };
+        }
+        assert_eq!(pages.idle_bytes(), 0);
+        assert!(pages.heap.lock().regions.is_empty());
+    }
+
+    #[test]
+    fn a_thread_that_takes_pages_ahead_never_touches_what_pieces_hold_and_ends_with_the_heap() {
+        let pages = Arc::new(Pages::default());
+        let preparer = Preparer(Arc::clone(&pages));
+        let ahead = std::thread::spawn(|| preparer.run());
+        for round in 0..4u8 {
+            let pieces: Vec<_> = (0..400).map(|_| pages.take(PAGE / 7).unwrap()).collect();
+            for &piece in &pieces {
+                assert!(is_zero(piece, PAGE / 7));
+                // SAFETY: the piece is the test's, and has that size.
+                unsafe { piece.write_bytes(round + 1, PAGE / 7) };
+            }
+            for piece in pieces {
+                // SAFETY: as above.
+                let bytes = unsafe { std::slice::from_raw_parts(piece.as_ptr(), PAGE / 7) };
+                assert!(bytes.iter().all(|&byte| byte == round + 1));
+                // SAFETY: taken for that size, and used no more.
+                unsafe { pages.give(piece, PAGE / 7) };
+            }
+        }
+        pages.close();
+        ahead.join().unwrap();
+    }
+}

@@ -1,0 +1,91 @@
+//! Pieces are zero and apart, and idle memory goes back, whatever the order of taking and giving.
+
+use super::*;
+use proptest::prelude::*;
+
+/// A piece, and the byte it is filled with.
+type Owned = (NonNull<u8>, usize, u8);
+
+fn bytes_of(piece: &Owned) -> &[u8] {
+    // SAFETY: the piece is owned by the test and has that size.
+    unsafe { std::slice::from_raw_parts(piece.0.as_ptr(), piece.1) }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    #[test]
+    fn pieces_are_zero_and_apart_and_all_is_given_back(
+        steps in prop::collection::vec((1usize..3_000_000, any::<u8>(), any::<prop::sample::Index>()), 1..60)
+    ) {
+        let pages = Pages::default();
+        let mut owned: Vec<Owned> = Vec::new();
+        for (bytes, fill, which) in steps {
+            if fill % 3 == 0 && !owned.is_empty() {
+                let piece = owned.swap_remove(which.index(owned.len()));
+                prop_assert!(bytes_of(&piece).iter().all(|&byte| byte == piece.2));
+                // SAFETY: taken for that size, and used no more.
+                unsafe { pages.give(piece.0, piece.1) };
+            } else {
+                let first = pages.take(bytes).unwrap();
+                let piece = (first, bytes, fill);
+                prop_assert_eq!(first.as_ptr() as usize % 64, 0);
+                prop_assert!(bytes_of(&piece).iter().all(|&byte| byte == 0));
+                // SAFETY: within the piece, which the test owns.
+                unsafe { first.write_bytes(fill, bytes) };
+                owned.push(piece);
+            }
+        }
+        for piece in owned {
+            prop_assert!(bytes_of(&piece).iter().all(|&byte| byte == piece.2));
+            // SAFETY: taken for that size, and used no more.
+            unsafe { pages.give(piece.0, piece.1) };
+        }
+        let heap = pages.heap.lock();
+        prop_assert!(heap.regions.is_empty() && heap.free.is_empty() && heap.by_size.is_empty());
+        prop_assert_eq!((heap.mapped_bytes, heap.used_bytes, heap.taken_pages), (0, 0, 0));
+    }
+}
+
+#[test]
+fn kept_pages_stay_and_serve_pieces_before_the_system_is_asked() {
+    let pages = Pages::default();
+    assert!(pages.keep(20 * PAGE));
+    assert_eq!(pages.idle_bytes(), 20 * PAGE);
+    let pieces: Vec<_> = (0..40).map(|_| pages.take(PAGE / 2).unwrap()).collect();
+    assert_eq!(pages.idle_bytes(), 0);
+    let more = pages.take(PAGE).unwrap();
+    for first in pieces {
+        // SAFETY: taken for that size, and used no more.
+        unsafe { pages.give(first, PAGE / 2) };
+    }
+    // SAFETY: as above.
+    unsafe { pages.give(more, PAGE) };
+    let idle = pages.idle_bytes();
+    assert!((20 * PAGE..=22 * PAGE).contains(&idle), "{idle} idle");
+    let again = pages.take(PAGE).unwrap();
+    assert_eq!(pages.idle_bytes(), idle - PAGE);
+    // SAFETY: the piece is the test's, and has that size.
+    let zeroed = unsafe { std::slice::from_raw_parts(again.as_ptr(), PAGE) };
+    assert!(zeroed.iter().all(|&byte| byte == 0));
+    // SAFETY: as above.
+    unsafe { pages.give(again, PAGE) };
+}
+
+#[test]
+fn idle_pages_go_back_while_others_of_their_region_stay() {
+    let pages = Pages::default();
+    let all: Vec<_> = (0..64).map(|_| pages.take(PAGE).unwrap()).collect();
+    let stays = pages.take(PAGE).unwrap();
+    for first in all {
+        // SAFETY: taken for that size, and used no more.
+        unsafe { pages.give(first, PAGE) };
+    }
+    assert!(
+        pages.idle_bytes() <= 3 * PAGE,
+        "{} idle",
+        pages.idle_bytes()
+    );
+    // SAFETY: as above.
+    unsafe { pages.give(stays, PAGE) };
+    assert_eq!(pages.idle_bytes(), 0);
+}
