@@ -1,4 +1,7 @@
 //! Pieces are zero and apart, and idle memory goes back, whatever the order of taking and giving.
+//!
+//! `unsafe` here: pieces as slices, and giving them back. Sound because each is the test's own, with the size that it was
+//! taken for, until it gives it back once; the tests themselves check that.
 
 use super::*;
 use proptest::prelude::*;
