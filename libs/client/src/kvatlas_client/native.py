@@ -10,6 +10,7 @@ import kvatlas_native
 from kvatlas_client.errors import CallFailed
 from kvatlas_client.query import Query
 from kvatlas_client.types import Matches
+from kvatlas_native.letterbox import Letterbox
 
 Columns: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint32]]
 
@@ -51,7 +52,7 @@ class NativeAsyncTransport:
     def __init__(self, replicas: Sequence[str]) -> None:
         """`replicas`: addresses, host:port. Needs a running event loop."""
         self._channels = {replica: kvatlas_native.Channel(replica) for replica in replicas}
-        self._letterbox: kvatlas_native.Letterbox[Columns] = kvatlas_native.Letterbox()
+        self._letterbox: Letterbox[Columns] = Letterbox()
 
     async def find_matches(self, replica: str, query: Query, timeout_s: float) -> Matches:
         """Ask one replica."""

@@ -17,7 +17,8 @@ import grpc
 
 from kvatlas_events.log import Appended, Fenced, LogUnavailable, RecordsRejected
 from kvatlas_events.model import Worker
-from kvatlas_native import ChannelError, Ingested, IngestStream, Letterbox, progress
+from kvatlas_native import ChannelError, Ingested, IngestStream, progress
+from kvatlas_native.letterbox import Letterbox
 
 _ANSWER_S = 10.0
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}

@@ -1,4 +1,4 @@
-"""The native extension of kvatlas, documented by the stub `_native.pyi`, and its calls awaited."""
+"""The native extension of kvatlas; the stub `_native.pyi` is its documentation."""
 
 from kvatlas_native._native import (
     Applied,
@@ -23,7 +23,6 @@ from kvatlas_native._native import (
     progress,
     sequence_hashes,
 )
-from kvatlas_native.letterbox import Letterbox
 
 __all__ = [
     "Applied",
@@ -38,7 +37,6 @@ __all__ = [
     "IngestStream",
     "Ingested",
     "Lags",
-    "Letterbox",
     "Outbox",
     "Restore",
     "RestoreRefused",
