@@ -219,8 +219,9 @@ fn settle(waiting: &mut VecDeque<Waiting>, answer: IngestResponse) -> Result<(),
     };
     next.left -= 1;
     let all = &mut next.answer;
-    all.accepted += answer.accepted;
-    all.rejected += answer.rejected;
+    // What a stranger counts may be anything.
+    all.accepted = all.accepted.saturating_add(answer.accepted);
+    all.rejected = all.rejected.saturating_add(answer.rejected);
     if all.first_rejection.is_empty() {
         all.first_rejection = answer.first_rejection;
     }

@@ -70,15 +70,18 @@ impl Pages {
 impl Heap {
     /// Whether whoever takes pages ahead has something to do.
     pub(super) fn wants_more(&self) -> bool {
-        self.preparing.is_none() && self.places_ahead().any(|(_, taken)| !taken)
+        let lacks = || self.places_ahead().any(|(_, taken)| !taken);
+        self.preparing.is_none() && (self.runs_short() || lacks())
+    }
+
+    /// Whether writers come to the end of the stretch soon, and the next one is not mapped.
+    fn runs_short(&self) -> bool {
+        self.used_bytes > 0 && self.upcoming.is_empty() && self.places_ahead().count() < AHEAD_PAGES
     }
 
     /// The next page that is not taken ahead and should be. Where the stretch is too short for it, the next one is mapped.
     fn next_ahead(&mut self) -> Option<(NonNull<u8>, usize)> {
-        if self.upcoming.is_empty()
-            && !self.stretch.is_empty()
-            && self.places_ahead().count() < AHEAD_PAGES
-        {
+        if self.runs_short() {
             self.upcoming = self.map(AHEAD_PAGES * PAGE)?;
         }
         let (address, _) = self.places_ahead().find(|&(_, taken)| !taken)?;
@@ -137,8 +140,15 @@ mod tests {
         let mut pieces = Vec::new();
         for _ in 0..200 {
             pieces.push(pages.take(PAGE / 4).unwrap());
-            while pages.prepare(&mut pages.heap.lock()) {}
-            assert!(!pages.heap.lock().wants_more());
+            // Whoever waits to be told is told exactly when there is something to do.
+            let mut heap = pages.heap.lock();
+            let mut told = heap.wants_more();
+            while told {
+                assert!(pages.prepare(&mut heap));
+                told = heap.wants_more();
+            }
+            assert!(!pages.prepare(&mut heap));
+            drop(heap);
             let begun = (pieces.len() * (PAGE / 4)).div_ceil(PAGE);
             assert_eq!(
                 pages.idle_bytes(),
