@@ -1,25 +1,31 @@
 """The engines' side, in a process of its own: sockets that send what was made before.
 
-Everything is encoded before the first message goes out, so that the machine's cores are the
-publisher's while it is measured. It says on stdout where its sockets are, waits until each has a
-subscriber, and begins when it is told to on the control socket; the answer says when the first
+Everything is encoded and framed before the first message goes out, so that the machine's cores are
+the publisher's while it is measured. It says on stdout where its sockets are, waits until each has
+a subscriber, and begins when it is told to on the control socket; the answer says when the first
 message went, on the clock that all processes share, and what to ask for.
 """
 
 import argparse
 import json
+import selectors
+import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import cast
 
 import zmq
 
 from kvatlas_hashing import chunk_hashes
+from kvatlas_loadtest.bench.engine_events import zmtp
 from kvatlas_loadtest.bench.engine_events.traffic import BLOCK_SIZE, Requests, Shape
 
-Messages = Sequence[Sequence[bytes]]
-"""By engine, in order."""
+Send = Callable[[Sequence[socket.socket]], None]
+"""Sends everything, by engine."""
+_BURST_BYTES = 8 << 10
+"""libzmq gathers as much before it writes."""
 
 
 def main() -> None:
@@ -33,56 +39,70 @@ def main() -> None:
     words = parser.parse_args()
     shape = Shape(words.blocks_an_event, words.events_a_message)
     made = [Requests(shape, seed) for seed in range(words.engines)]
-    messages = [list(requests.messages(words.messages)) for requests in made]
+    messages = [list(_framed(requests.messages(words.messages))) for requests in made]
     prompts = [chunk_hashes(requests.last_prompt, BLOCK_SIZE).tolist() for requests in made]
     pause_s = shape.blocks_a_message / words.blocks_s if words.blocks_s else 0.0
+    send: Send
+    if pause_s:
+        send = partial(_send_paced, messages=messages, pause_s=pause_s)
+    else:
+        send = partial(_send_at_once, tapes=[b"".join(own) for own in messages])
     context = zmq.Context()
     try:
-        _serve(context, messages, prompts, pause_s)
+        _serve(context, len(made), prompts, send)
     finally:
         context.destroy(linger=0)
 
 
+def _framed(payloads: Iterator[bytes]) -> Iterator[bytes]:
+    for seq, payload in enumerate(payloads):
+        yield zmtp.message([b"kv-events", seq.to_bytes(8, "big"), payload])
+
+
 def _serve(
-    context: "zmq.Context[zmq.Socket[bytes]]",
-    messages: Messages,
-    prompts: list[list[int]],
-    pause_s: float,
+    context: "zmq.Context[zmq.Socket[bytes]]", engines: int, prompts: list[list[int]], send: Send
 ) -> None:
-    sockets = [_bound(context, zmq.XPUB) for _ in messages]
-    control = _bound(context, zmq.REP)
-    facts = {"ready": True, "events": [_address(s) for s in sockets], "control": _address(control)}
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(engines)]
+    control = context.socket(zmq.REP)
+    control.bind("tcp://127.0.0.1:*")
+    address = cast("bytes", control.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+    events = [f"tcp://127.0.0.1:{listener.getsockname()[1]}" for listener in listeners]
+    facts = {"ready": True, "events": events, "control": address}
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
-    for socket in sockets:
-        socket.recv()  # a subscription
+    connections = [zmtp.await_subscriber(listener) for listener in listeners]
     control.recv()
     control.send(json.dumps({"first_s": time.monotonic(), "prompts": prompts}).encode())
-    _send(sockets, messages, pause_s)
-    control.recv()  # the sockets' queues live as long as the run
+    send(connections)
+    control.recv()  # the connections live as long as the run
     control.send(b"{}")
 
 
-def _send(sockets: Sequence["zmq.Socket[bytes]"], messages: Messages, pause_s: float) -> None:
+def _send_paced(
+    connections: Sequence[socket.socket], *, messages: Sequence[Sequence[bytes]], pause_s: float
+) -> None:
     """All engines in turn, message by message."""
     began_s = time.monotonic()
     for step, together in enumerate(zip(*messages, strict=True)):
-        if pause_s:
-            time.sleep(max(0.0, began_s + step * pause_s - time.monotonic()))
-        seq = step.to_bytes(8, "big")
-        for socket, payload in zip(sockets, together, strict=True):
-            socket.send_multipart([b"kv-events", seq, payload])
+        time.sleep(max(0.0, began_s + step * pause_s - time.monotonic()))
+        for connection, message in zip(connections, together, strict=True):
+            connection.sendall(message)
 
 
-def _bound(context: "zmq.Context[zmq.Socket[bytes]]", kind: int) -> "zmq.Socket[bytes]":
-    socket = context.socket(kind)
-    socket.setsockopt(zmq.SNDHWM, 0)  # nothing is lost: what is measured is all of it
-    socket.bind("tcp://127.0.0.1:*")
-    return socket
-
-
-def _address(socket: "zmq.Socket[bytes]") -> str:
-    return cast("bytes", socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+def _send_at_once(connections: Sequence[socket.socket], *, tapes: Sequence[bytes]) -> None:
+    """All engines that have room, a burst each in turn."""
+    with selectors.DefaultSelector() as selector:
+        for connection, own in zip(connections, tapes, strict=True):
+            connection.setblocking(False)
+            selector.register(connection, selectors.EVENT_WRITE, memoryview(own))
+        while selector.get_map():
+            for key, _ in selector.select():
+                connection = cast("socket.socket", key.fileobj)
+                left = key.data[connection.send(key.data[:_BURST_BYTES]) :]
+                if left:
+                    selector.modify(connection, selectors.EVENT_WRITE, left)
+                else:
+                    selector.unregister(connection)
 
 
 if __name__ == "__main__":
