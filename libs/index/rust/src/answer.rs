@@ -7,7 +7,7 @@
 //! [`Pairs`] is the same answer without the order and the owners: worker slots as they lie in the sets.
 
 use crate::bitmap::Ones;
-use crate::draw::Draws;
+use crate::draw::{Draws, Tie};
 use crate::find::{Group, Search};
 use crate::gather::SetRef;
 use crate::ones;
@@ -74,11 +74,12 @@ impl Answer for Matches {
         let order = &*view.order;
         for (group, size, stay) in cut(search, limit) {
             if stay < size {
-                ranks.draw(order, search, group.set, stay, last_hash(group.depth));
-                ranks.owners(order, workers);
+                ranks.spread(order, search, group.set);
+                let (draws, tie) = ranks.tie(order, size, stay, last_hash(group.depth));
+                extend_with_owners(workers, order, draws.ranks(tie));
             } else if size <= SORTED_GROUP {
                 ranks.sort(order, search, group.set);
-                ranks.owners(order, workers);
+                extend_with_owners(workers, order, &ranks.sorted);
             } else {
                 ranks.mark(order, search, group.set, size);
                 workers.reserve(size);
@@ -109,9 +110,9 @@ impl Answer for Pairs {
         let order = &*view.order;
         for (group, size, stay) in cut(search, limit) {
             if stay < size {
-                ranks.draw(order, search, group.set, stay, last_hash(group.depth));
-                let drawn = &ranks.draws.ranks;
-                slots.extend(drawn.iter().map(|&rank| order.slot[usize::from(rank)]));
+                ranks.spread(order, search, group.set);
+                let (draws, tie) = ranks.tie(order, size, stay, last_hash(group.depth));
+                draws.slots(tie, slots);
             } else {
                 match group.set {
                     SetRef::Few(few) => slots.extend(few.ids()),
@@ -146,13 +147,19 @@ struct Ranks {
     dense: Vec<u64>,
     /// The group as one bit a rank.
     marked: Vec<u64>,
+    /// The ranks of a small group.
+    sorted: Vec<u16>,
     draws: Draws,
+}
+
+fn extend_with_owners(workers: &mut Vec<WorkerKey>, order: &Order, ranks: &[u16]) {
+    workers.extend(ranks.iter().map(|&rank| order.owner[usize::from(rank)]));
 }
 
 impl Ranks {
     /// The ranks of a small group, ascending.
     fn sort(&mut self, order: &Order, search: &Search, set: SetRef) {
-        let ranks = &mut self.draws.ranks;
+        let ranks = &mut self.sorted;
         ranks.clear();
         let rank = |slot: u16| order.rank[usize::from(slot)];
         match set {
@@ -166,22 +173,28 @@ impl Ranks {
         ranks.sort_unstable();
     }
 
-    /// The ranks of `stay` members, ascending.
-    fn draw(&mut self, order: &Order, search: &Search, set: SetRef, stay: usize, last_hash: u64) {
-        self.spread(order, search, set);
-        self.draws.draw(order, &self.dense, stay, last_hash);
-    }
-
     /// Spreads a group's words out, so that any slot's bit is found by its place.
     fn spread(&mut self, order: &Order, search: &Search, set: SetRef) {
         self.dense.resize(order.owned.len(), 0);
         search.gathered.spread(set, &mut self.dense);
     }
 
-    /// Appends the owners of the ranks at hand.
-    fn owners(&self, order: &Order, workers: &mut Vec<WorkerKey>) {
-        let ranks = self.draws.ranks.iter();
-        workers.extend(ranks.map(|&rank| order.owner[usize::from(rank)]));
+    /// Between the members of the group that was spread out.
+    fn tie<'a>(
+        &'a mut self,
+        order: &'a Order,
+        size: usize,
+        room: usize,
+        last_hash: u64,
+    ) -> (&'a mut Draws, Tie<'a>) {
+        let tie = Tie {
+            order,
+            dense: &self.dense,
+            size,
+            room,
+            last_hash,
+        };
+        (&mut self.draws, tie)
     }
 
     /// Marks the ranks of a group.

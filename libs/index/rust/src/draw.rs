@@ -1,130 +1,163 @@
 //! Who stays where the limit falls within a group of equal depth.
 //!
 //! The smallest hashes over (worker, rank, last matched sequence hash) do: equal on all replicas, and spread over
-//! the fleet. After a hash that comes again, as the last of a head that many prompts share does, the first
-//! so many of all worker slots in this order are kept. Drawing is then walking them past those who are
-//! not in the group; and since they are kept in the order of answers too, what was drawn need not be sorted.
+//! the fleet. Of a group that is a large part of the fleet, whom that order prefers is kept from draw to draw
+//! (`precedence.rs`); the members of others are hashed.
 
+use crate::bitmap::Ones;
+use crate::precedence::{Precedence, Precedences};
 use crate::roster::Order;
 use crate::types::WorkerKey;
 
-/// Orders kept, by last matched hash: those of the heads that many prompts share.
-const KEPT_DRAWS: usize = 8;
-/// An order is kept so many times as far as the limit that it was first asked with, and at least this far.
-const KEPT_LIMITS: usize = 4;
-const KEPT_AT_LEAST: usize = 64;
-/// Of those kept, the ones in the order of answers; so many times the limit, since few of a head's
-/// holders are in no group but this.
-const SORTED_LIMITS: usize = 2;
+/// A group of which not all can stay.
+#[derive(Clone, Copy)]
+pub(crate) struct Tie<'a> {
+    pub order: &'a Order,
+    /// The group as one bit a slot.
+    pub dense: &'a [u64],
+    /// How many they are.
+    pub size: usize,
+    /// How many of them stay; fewer than there are.
+    pub room: usize,
+    /// Sequence hash of the last block that they hold.
+    pub last_hash: u64,
+}
 
 /// Buffers for drawing, and what is kept between draws.
 #[derive(Default)]
 pub(crate) struct Draws {
     /// The ranks drawn, ascending.
-    pub ranks: Vec<u16>,
+    ranks: Vec<u16>,
     /// Hash and rank of each candidate.
     hashed: Vec<(u64, u16)>,
-    kept: [Kept; KEPT_DRAWS],
-}
-
-/// The first worker slots in the order in which the tie-break after one hash prefers them.
-#[derive(Default)]
-struct Kept {
-    last_hash: u64,
-    /// Which order of slots it is for; 0: none.
-    edition: u64,
-    /// Empty until the hash is asked for a second time.
-    slots: Vec<u16>,
-    /// Rank and place in `slots` of the first of them, by rank.
-    sorted: Vec<(u16, u16)>,
+    precedences: Precedences,
 }
 
 impl Draws {
-    /// Draws `room` of a group, given as one bit a slot, which has more than that.
-    pub fn draw(&mut self, order: &Order, dense: &[u64], room: usize, last_hash: u64) {
-        if self.keeps(order, last_hash, room) && self.walk(order, dense, room, last_hash) {
-            return;
+    /// The ranks of those who stay, ascending.
+    pub fn ranks(&mut self, tie: Tie<'_>) -> &[u16] {
+        let Self {
+            ranks,
+            hashed,
+            precedences,
+        } = self;
+        ranks.clear();
+        let walked =
+            kept(precedences, hashed, tie).is_some_and(|kept| walk_ranks(kept, tie, ranks));
+        if !walked {
+            ranks.extend(hash(hashed, tie).iter().map(|&(_, rank)| rank));
+            ranks.sort_unstable();
         }
-        self.hash(order, last_hash, |slot| has(dense, slot));
-        if room < self.hashed.len() {
-            self.hashed.select_nth_unstable(room);
-            self.hashed.truncate(room);
-        }
-        self.ranks.clear();
-        self.ranks.extend(self.hashed.iter().map(|&(_, rank)| rank));
-        self.ranks.sort_unstable();
+        ranks
     }
 
-    /// Whether the order after `last_hash` is at hand; it is made when asked for again.
-    fn keeps(&mut self, order: &Order, last_hash: u64, room: usize) -> bool {
-        let at = last_hash as usize % KEPT_DRAWS;
-        let kept = &mut self.kept[at];
-        if (kept.last_hash, kept.edition) != (last_hash, order.edition) {
-            (kept.last_hash, kept.edition) = (last_hash, order.edition);
-            kept.slots.clear();
-            return false;
+    /// Appends the slots of those who stay, in no order.
+    pub fn slots(&mut self, tie: Tie<'_>, out: &mut Vec<u16>) {
+        let Self {
+            hashed,
+            precedences,
+            ..
+        } = self;
+        let walked = kept(precedences, hashed, tie).is_some_and(|kept| walk_slots(kept, tie, out));
+        if !walked {
+            let slot = |&(_, rank): &(u64, u16)| tie.order.slot[usize::from(rank)];
+            out.extend(hash(hashed, tie).iter().map(slot));
         }
-        if kept.slots.is_empty() {
-            self.keep(order, at, room);
-        }
-        true
     }
+}
 
-    fn keep(&mut self, order: &Order, at: usize, room: usize) {
-        let last_hash = self.kept[at].last_hash;
-        self.hash(order, last_hash, |_| true);
-        let far = (KEPT_LIMITS * room).max(KEPT_AT_LEAST);
-        if far < self.hashed.len() {
-            self.hashed.select_nth_unstable(far);
-            self.hashed.truncate(far);
-        }
-        self.hashed.sort_unstable();
-        let Kept { slots, sorted, .. } = &mut self.kept[at];
-        let drawn = self.hashed.iter().map(|&(_, rank)| rank);
-        slots.extend(drawn.clone().map(|rank| order.slot[usize::from(rank)]));
-        sorted.clear();
-        sorted.extend(drawn.zip(0..).take(SORTED_LIMITS * room));
-        sorted.sort_unstable();
+/// The order that is kept after the tie's hash, if it is likely to be of use.
+fn kept<'a>(
+    precedences: &'a mut Precedences,
+    hashed: &mut Vec<(u64, u16)>,
+    tie: Tie<'_>,
+) -> Option<&'a Precedence> {
+    let Tie {
+        order,
+        size,
+        room,
+        last_hash,
+        ..
+    } = tie;
+    if !Precedence::suits(size, room, order) {
+        return None;
     }
+    precedences.after(last_hash, order, room, |count| {
+        hashed.clear();
+        let owners = order.owner.iter().zip(0..);
+        hashed.extend(owners.map(|(&owner, rank)| (tie_break(owner, last_hash), rank)));
+        keep_smallest(hashed, count);
+        hashed.sort_unstable();
+        hashed
+    })
+}
 
-    /// Draws from the order that is kept; false if it does not go far enough.
-    fn walk(&mut self, order: &Order, dense: &[u64], room: usize, last_hash: u64) -> bool {
-        let Kept { slots, sorted, .. } = &self.kept[last_hash as usize % KEPT_DRAWS];
-        let mut left = room;
-        let end = slots.iter().position(|&slot| {
-            left -= usize::from(has(dense, slot));
-            left == 0
-        });
-        let Some(end) = end else { return false };
-        self.ranks.clear();
-        if end < sorted.len() {
-            // Each is written, and the place moves on if it was wanted: no branch to guess.
-            self.ranks.resize(room + 1, 0);
-            let mut at = 0;
-            for &(rank, turn) in sorted {
-                self.ranks[at] = rank;
-                let slot = order.slot[usize::from(rank)];
-                at += usize::from((usize::from(turn) <= end) & has(dense, slot));
-            }
-            self.ranks.truncate(room);
-        } else {
-            let drawn = slots[..=end].iter().filter(|&&slot| has(dense, slot));
-            let ranks = drawn.map(|&slot| order.rank[usize::from(slot)]);
-            self.ranks.extend(ranks);
-            self.ranks.sort_unstable();
+/// Appends the slots that the order prefers; false, and none, if it does not go far enough.
+fn walk_slots(kept: &Precedence, tie: Tie<'_>, out: &mut Vec<u16>) -> bool {
+    let begun = out.len();
+    // Each is written, and the place moves on if it was wanted: no branch to guess.
+    out.resize(begun + tie.room + 1, 0);
+    let mut at = begun;
+    for &slot in &kept.slots {
+        if at == begun + tie.room {
+            break;
         }
-        true
+        out[at] = slot;
+        at += usize::from(has(tie.dense, slot));
     }
+    let is_enough = at == begun + tie.room;
+    out.truncate(if is_enough { at } else { begun });
+    is_enough
+}
 
-    /// Hashes all slots that have an owner and are `wanted`.
-    fn hash(&mut self, order: &Order, last_hash: u64, wanted: impl Fn(u16) -> bool) {
-        self.hashed.clear();
-        let candidates = order.slot.iter().zip(&order.owner).zip(0..);
-        self.hashed.extend(
-            candidates
-                .filter(|((slot, _), _)| wanted(**slot))
-                .map(|((_, &owner), rank)| (tie_break(owner, last_hash), rank)),
-        );
+/// Writes the ranks that the order prefers, ascending, to the empty `ranks`; false, and none, if it does not go far
+/// enough.
+fn walk_ranks(kept: &Precedence, tie: Tie<'_>, ranks: &mut Vec<u16>) -> bool {
+    let Tie {
+        order, dense, room, ..
+    } = tie;
+    let mut left = room;
+    let end = kept.slots.iter().position(|&slot| {
+        left -= usize::from(has(dense, slot));
+        left == 0
+    });
+    let Some(end) = end else { return false };
+    if end < kept.sorted.len() {
+        ranks.resize(room + 1, 0);
+        let mut at = 0;
+        for &(rank, turn) in &kept.sorted {
+            ranks[at] = rank;
+            let slot = order.slot[usize::from(rank)];
+            at += usize::from((usize::from(turn) <= end) & has(dense, slot));
+        }
+        ranks.truncate(room);
+    } else {
+        let drawn = kept.slots[..=end].iter().filter(|&&slot| has(dense, slot));
+        ranks.extend(drawn.map(|&slot| order.rank[usize::from(slot)]));
+        ranks.sort_unstable();
+    }
+    true
+}
+
+/// Those of the members who stay, each after its hash.
+fn hash<'a>(hashed: &'a mut Vec<(u64, u16)>, tie: Tie<'_>) -> &'a [(u64, u16)] {
+    hashed.clear();
+    for (place, &word) in tie.dense.iter().enumerate() {
+        hashed.extend(Ones(word).map(|bit| {
+            let rank = tie.order.rank[place * 64 + usize::from(bit)];
+            let owner = tie.order.owner[usize::from(rank)];
+            (tie_break(owner, tie.last_hash), rank)
+        }));
+    }
+    keep_smallest(hashed, tie.room);
+    hashed
+}
+
+/// Leaves the `count` smallest, if there are more.
+fn keep_smallest(hashed: &mut Vec<(u64, u16)>, count: usize) {
+    if count < hashed.len() {
+        hashed.select_nth_unstable(count);
+        hashed.truncate(count);
     }
 }
 

@@ -8,7 +8,7 @@
 //! 2. [`query`] – what was asked, as a source of sequence hashes, hashed no further than needed
 //! 3. [`find`] – the k-ary drop-off search, and the look-up that verifies every depth
 //! 4. [`gather`] / [`filter`] – the holder sets at the probed depths, cut down to the workers still in question
-//! 5. [`answer`] / [`draw`] / [`ones`] – groups of equal depth, ordered, with the stated choice where the limit falls
+//! 5. [`answer`] / [`ones`] – groups of equal depth, ordered; [`draw`] / [`precedence`] – who stays where the limit falls
 //!
 //! and of a write:
 //!
@@ -46,6 +46,7 @@ mod membership;
 mod model;
 mod ones;
 mod pages;
+mod precedence;
 mod query;
 mod renewal;
 mod rights;
