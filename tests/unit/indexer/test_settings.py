@@ -54,9 +54,10 @@ def test_every_setting_is_a_flag_a_variable_and_a_key_of_the_file(tmp_path: Path
         (["--block-size", "0"], "block_size"),
         (["--threads", "0"], "threads"),
         (
-            ["--memory-bytes-max", "1000", "--memory-bytes-kept", "1001"],
+            ["--memory-bytes-max", "2000000", "--memory-bytes-kept", "2000001"],
             "more than memory_bytes_max",
         ),
+        (["--memory-bytes-max", "1000000"], "memory_bytes_max"),
     ],
 )
 def test_what_cannot_work_is_refused_by_name(words: list[str], message: str) -> None:

@@ -67,7 +67,9 @@ class IndexerSettings(ServiceSettings):
         default=15_000, gt=0, description="for a publisher to answer one recovering worker"
     )
     memory_bytes_max: int = Field(
-        default=8 << 30, gt=0, description="of the index; past it the largest worker is emptied"
+        default=8 << 30,
+        ge=1 << 20,  # an index of one block has shards and worker slots too
+        description="of the index, at least 1 MiB; past it the largest worker is emptied",
     )
     memory_bytes_kept: int = Field(
         default=0,
