@@ -101,7 +101,7 @@ def test_pyo3_is_known_to_the_native_crate_alone() -> None:
     assert users == ["libs/native/rust"]
 
 
-@pytest.mark.parametrize("crate", ["hashing", "index", "events", "mirror"])
+@pytest.mark.parametrize("crate", ["hashing", "pages", "index", "events", "mirror"])
 def test_pure_crates_know_no_network_no_protobuf_and_no_clock(crate: str) -> None:
     folder = REPOSITORY / "libs" / crate / "rust"
     dependencies = (folder / "Cargo.toml").read_text().split("[dev-dependencies]")[0]

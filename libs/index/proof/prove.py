@@ -25,7 +25,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[3]
 INDEX = Path("libs/index/rust")
-MEMBERS = ["libs/hashing/rust", "libs/index/rust"]
+MEMBERS = ["libs/hashing/rust", "libs/pages/rust", "libs/index/rust"]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "proof"
 TRIPLE = "x86_64-unknown-linux-gnu"
 STRESS_LAPS = 1000

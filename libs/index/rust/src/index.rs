@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
+use kvatlas_pages::Preparer;
+
 use crate::counters::{Counters, Events};
 use crate::grace::Grace;
 use crate::membership::{self, Directories, Kind, Writing};
-use crate::pages::Preparer;
 use crate::renewal::slots_reserved;
 use crate::rights::Shards;
 use crate::roster::Roster;
@@ -92,7 +93,7 @@ impl Index {
     /// is the first on a large page, until the system has found and cleared that.
     #[must_use]
     pub fn preparer(&self) -> Preparer {
-        Preparer(Arc::clone(&self.shared.pages))
+        self.shared.pages.preparer()
     }
 
     /// A fresh, empty slot for `worker`, not yet matchable. A worker may have several at a time: one

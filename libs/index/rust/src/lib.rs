@@ -20,7 +20,7 @@
 //! 6. [`roster`] – worker slots, their lives, what is matchable now
 //! 7. [`sweep`] – removal of dead workers' memberships in bounded slices
 //! 8. [`grace`] – when memory and worker slots may be used again
-//! 9. [`pages`] / [`system`] – where tables lie
+//! 9. [`zeroed`] – arrays of atomics on large pages, which come from `kvatlas_pages`
 //!
 //! [`export`] reads whole sets out again, all of them in one pass.
 #![allow(
@@ -45,7 +45,6 @@ mod membership;
 #[cfg(all(loom, test))]
 mod model;
 mod ones;
-mod pages;
 mod precedence;
 mod query;
 mod renewal;
@@ -56,7 +55,6 @@ mod set;
 mod shard_table;
 mod sweep;
 mod sync;
-mod system;
 mod table;
 mod types;
 mod write;
@@ -67,7 +65,7 @@ pub use counters::Events;
 pub use export::Blocks;
 pub use filter::SlotFilter;
 pub use index::Index;
-pub use pages::Preparer;
+pub use kvatlas_pages::Preparer;
 pub use query::{FindOptions, Query};
 pub use types::{
     Applied, Hashes, IndexConfig, IndexError, MemoryUse, Run, SlotId, SlotSummary, Sweep, Tier,

@@ -9,12 +9,13 @@
 
 use crate::sync::atomic::Ordering::Relaxed;
 
+use kvatlas_pages::SMALL_PAGE;
+
 use crate::bitmap;
 use crate::counters::{count, count_many};
 use crate::entry::packed;
 use crate::set::{Holders, Set, is_held};
 use crate::shard_table::{ShardTable, Shared, Target};
-use crate::system::SMALL_PAGE;
 use crate::table::{Directory, SLOTS_PER_LINE, Slot, Slots, capacity_of_class, class_for};
 use crate::zeroed::Zeroed;
 

@@ -6,11 +6,12 @@
 
 use std::sync::Arc;
 
+use kvatlas_pages::Pages;
+
 use crate::bitmap::Arena;
 use crate::counters::Counters;
 use crate::entry::{self, Joined};
 use crate::grace::{Grace, Pin};
-use crate::pages::Pages;
 use crate::renewal::{fitting_slots, most_keys};
 use crate::roster::Roster;
 use crate::set::{Few, Set, emptied, is_held, takes_key};

@@ -3,7 +3,7 @@
 //!
 //! `unsafe` here: allocation by hand, because a `Box<[T]>` that moves (into the limbo, while
 //! look-ups still read it) would assert unique access to memory that is shared. Sound because the
-//! memory is allocated once, with a non-zero layout or from [`crate::pages`], only handed out as shared references to types of
+//! memory is allocated once, with a non-zero layout or from [`kvatlas_pages`], only handed out as shared references to types of
 //! atomics (`Zeroable`), for which zero bytes are valid, and freed once, in `drop`.
 //! Checked by `zeroed::tests` and, through everything above it, by `tests/stress.rs`.
 
@@ -12,7 +12,7 @@ use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::pages::Pages;
+use kvatlas_pages::Pages;
 
 const LINE_BYTES: usize = 64;
 /// Below it there is little to gain, and an index with few blocks should not take whole pages.

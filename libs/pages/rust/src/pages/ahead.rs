@@ -5,7 +5,7 @@
 //! lie idle, and are still zero.
 //!
 //! `unsafe` here: asking for memory at an address. Sound because that changes nothing of what is there, and a region is
-//! not unmapped while one of its pages is asked for. Checked by `ahead::tests` and `tests/accounting.rs`.
+//! not unmapped while one of its pages is asked for. Checked by `ahead::tests` and the index's `tests/accounting.rs`.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -19,11 +19,11 @@ use crate::system::{self, PAGE};
 /// Pages taken ahead. A writer at full speed fills one in twice the time that a slow system takes to clear the next.
 const AHEAD_PAGES: usize = 2;
 
-/// Takes memory ahead of tables that grow, for as long as their index lives. See [`crate::Index::preparer`].
-pub struct Preparer(pub(crate) Arc<Pages>);
+/// Takes memory ahead of tables that grow. See [`Pages::preparer`].
+pub struct Preparer(pub(super) Arc<Pages>);
 
 impl Preparer {
-    /// Returns when the index is gone. The thread becomes one of low priority: while it clears a page, whoever wakes up
+    /// Returns when those who own the tables are gone. The thread becomes one of low priority: while it clears a page, whoever wakes up
     /// should not have to wait for it.
     pub fn run(self) {
         system::lower_priority();
@@ -42,7 +42,7 @@ impl Pages {
         }
     }
 
-    /// Ends [`Self::prepare_until_closed`].
+    /// Ends [`Preparer::run`]: nothing is taken ahead any more.
     pub fn close(&self) {
         self.heap.lock().closed = true;
         self.wanted.notify_all();

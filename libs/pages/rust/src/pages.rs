@@ -1,4 +1,4 @@
-//! Memory for tables: large pages, cut into pieces of any size, and given back when it lies idle.
+//! A heap for tables: large pages, cut into pieces of any size, and given back when they lie idle.
 //!
 //! A table of a few hundred megabytes is read at random places. With pages of 4 KiB nearly every read then misses the
 //! TLB, and walking the page tables costs more than the read itself; with pages of 2 MiB it does not. The system gives
@@ -12,12 +12,14 @@
 //! idle. A page counts as taken from when a piece on it is first handed out, or it is kept.
 //!
 //! `unsafe` here: mapping, handing back and zeroing memory. Sound because a piece is handed out to one owner, who gives
-//! it back once ([`crate::zeroed::Zeroed`]), and only what is free is handed back or zeroed.
-//! Checked by `pages::tests` and, through everything above it, by `tests/stress.rs` and `tests/accounting.rs`.
+//! it back once ([`crate::Memory`]; in the index, `Zeroed`), and only what is free is handed back or zeroed.
+//! Checked by `pages::tests`, `memory::tests` and, through everything above it, by the index's `tests/stress.rs` and
+//! `tests/accounting.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -42,7 +44,7 @@ const FREE_PAGES: usize = 4;
 
 /// Where tables come from. Share it by `Arc`.
 #[derive(Default)]
-pub(crate) struct Pages {
+pub struct Pages {
     heap: Mutex<Heap>,
     /// Told when pages should be taken ahead.
     wanted: Condvar,
@@ -91,13 +93,7 @@ struct Piece {
 impl Pages {
     /// A zeroed piece of at least `bytes`, aligned to a cache line and more; none if the system has no more memory.
     pub fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
-        let mut heap = self.heap.lock();
-        let piece = heap.take(bytes.next_multiple_of(UNIT))?;
-        let wants_more = heap.wants_more();
-        drop(heap);
-        if wants_more {
-            self.wanted.notify_one();
-        }
+        let piece = self.cut(bytes)?;
         for (from, bytes) in piece.dirty {
             // SAFETY: within the piece, which nobody else has.
             unsafe { piece.first.add(from).write_bytes(0, bytes) };
@@ -105,10 +101,27 @@ impl Pages {
         Some(piece.first)
     }
 
+    /// The same for whoever writes before reading: what was there before may still be.
+    pub fn take_as_is(&self, bytes: usize) -> Option<NonNull<u8>> {
+        Some(self.cut(bytes)?.first)
+    }
+
+    fn cut(&self, bytes: usize) -> Option<Piece> {
+        let mut heap = self.heap.lock();
+        let piece = heap.take(bytes.checked_next_multiple_of(UNIT)?)?;
+        let wants_more = heap.wants_more();
+        drop(heap);
+        if wants_more {
+            self.wanted.notify_one();
+        }
+        Some(piece)
+    }
+
     /// Gives a piece back.
     ///
     /// # Safety
-    /// It came from [`Self::take`] of this very heap for that number of bytes, and nobody uses it any more.
+    /// It came from [`Self::take`] or [`Self::take_as_is`] of this very heap for that number of bytes, and nobody uses it
+    /// any more.
     pub unsafe fn give(&self, first: NonNull<u8>, bytes: usize) {
         self.heap
             .lock()
@@ -131,6 +144,16 @@ impl Pages {
     /// Bytes of memory taken from the system, in whole pages, that no piece in use accounts for.
     pub fn idle_bytes(&self) -> usize {
         self.heap.lock().idle_bytes()
+    }
+
+    /// Bytes of all pieces in use, each rounded up to a few cache lines.
+    pub fn used_bytes(&self) -> usize {
+        self.heap.lock().used_bytes
+    }
+
+    /// What takes pages ahead of those who take pieces, on whatever thread runs it, until [`Self::close`].
+    pub fn preparer(self: &Arc<Self>) -> Preparer {
+        Preparer(Arc::clone(self))
     }
 }
 

@@ -1,14 +1,15 @@
 //! Large pages from the system, and back to it; and the priority of a thread that waits for them.
 //!
-//! `unsafe` here: mapping and handing back memory, and a call of the system that takes numbers alone. Sound because a mapping is made for one caller, who vouches that what it
-//! hands back is its own and no longer used ([`crate::pages`]). Checked by `pages::tests`.
+//! `unsafe` here: mapping and handing back memory, and a call of the system that takes numbers alone. Sound because a
+//! mapping is made for one caller, who vouches that what it hands back is its own and no longer used ([`crate::Pages`]).
+//! Checked by `pages::tests`.
 
 pub(crate) use os::{discard, lower_priority, map, populate, unmap};
 
 /// A large page.
-pub(crate) const PAGE: usize = 2 << 20;
+pub const PAGE: usize = 2 << 20;
 /// Bytes that any page has at least.
-pub(crate) const SMALL_PAGE: usize = 4096;
+pub const SMALL_PAGE: usize = 4096;
 
 /// Elsewhere than on Linux: large aligned pieces of the general allocator, which are kept until all of a region is free.
 #[cfg(not(target_os = "linux"))]
