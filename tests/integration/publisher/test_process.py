@@ -108,6 +108,7 @@ async def test_from_an_engines_socket_to_a_redis_log(wire_engine: Engine) -> Non
                     page = await response.text()
             device = 'kvatlas_publisher_mirror_blocks{dp_rank="0",tier="device",worker_id="7"} 2.0'
             assert device in page
+            assert 'kvatlas_publisher_mirror_pages_bytes{part="idle"}' in page
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
             batches += map(decode_batch, (await reader.read(0.05)).records)

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use kvatlas_mirror::{Engine as Kind, EngineMirror, Operation, Report};
+use kvatlas_pages::Memory;
 use kvatlas_wire::v1::shutdown::Reason;
 
 use crate::engine::{Cache, Message};
@@ -28,7 +29,14 @@ pub struct Kept {
 impl Kept {
     /// The mirror again; `None` if the bytes are refused.
     fn mirror(&self) -> Option<EngineMirror> {
-        EngineMirror::import_state(Kind::Vllm, BLOCK_SIZE as usize, BLOCKS_MAX, &self.state).ok()
+        EngineMirror::import_state(
+            Kind::Vllm,
+            BLOCK_SIZE as usize,
+            BLOCKS_MAX,
+            Memory::general(),
+            &self.state,
+        )
+        .ok()
     }
 }
 
@@ -52,7 +60,14 @@ impl Life {
     /// which counts as event 1.
     #[must_use]
     pub fn begin(speaker: Speaker, kept: Option<&Kept>, recent_max: usize) -> Self {
-        let empty = || EngineMirror::new(Kind::Vllm, BLOCK_SIZE as usize, BLOCKS_MAX);
+        let empty = || {
+            EngineMirror::new(
+                Kind::Vllm,
+                BLOCK_SIZE as usize,
+                BLOCKS_MAX,
+                Memory::general(),
+            )
+        };
         Self {
             speaker,
             mirror: kept.and_then(Kept::mirror).unwrap_or_else(empty),

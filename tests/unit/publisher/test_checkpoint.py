@@ -13,6 +13,7 @@ from kvatlas_engines.anchor import Anchor, digest_of
 from kvatlas_engines.endpoint import Endpoint
 from kvatlas_engines.stream import Stream, StreamTiming
 from kvatlas_events import SnapshotPart, Worker, decode_batch
+from kvatlas_native import Memory
 from kvatlas_publisher.checkpoint import (
     Checkpoint,
     Checkpoints,
@@ -21,7 +22,7 @@ from kvatlas_publisher.checkpoint import (
     encode_checkpoint,
 )
 from kvatlas_publisher.life import Life
-from kvatlas_publisher.session_terms import SessionCounters, header_of
+from kvatlas_publisher.session_terms import SessionCounters, SessionSettings, header_of
 from kvatlas_publisher.settings import EngineSpec
 from kvatlas_publisher.state_dir import StateCorrupt, StateDir
 
@@ -53,7 +54,10 @@ class Bench:
         blocks_max = changes.pop("blocks_max", 100)
         self.spec = dataclasses.replace(SPEC, **changes)
         state = StateDir.open(path)
-        self.kept = Checkpoints(self.spec, WORKER, state, blocks_max, self.counters)
+        settings = SessionSettings(
+            instance_id=1, advertised_rpc="", mirror_blocks_max=blocks_max, memory=Memory()
+        )
+        self.kept = Checkpoints(self.spec, WORKER, state, settings, self.counters)
         self.life = Life(header_of(self.spec, WORKER, 5, 6), self.kept.new_mirror())
         hashes = (1, 2, 3)
         tokens = np.array(hashes, dtype=np.uint32).reshape(-1, 1)

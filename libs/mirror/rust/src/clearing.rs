@@ -2,8 +2,8 @@
 
 use crate::contexts::Contexts;
 use crate::entries::Entries;
-use crate::mirror::{Mirror, TierDigest};
-use crate::model::{TIERS, Tier};
+use crate::mirror::Mirror;
+use crate::model::{TIERS, Tier, TierDigest};
 use crate::said::Said;
 use crate::tree::{ROOT, Tree};
 
@@ -12,8 +12,8 @@ impl Mirror {
         if self.published.iter().any(|tier| tier.blocks > 0) {
             said.empty(None);
         }
-        self.tree = Tree::new();
-        self.entries = Entries::new();
+        self.tree = Tree::new_in(&self.memory);
+        self.entries = Entries::new_in(&self.memory);
         self.contexts = Contexts::new();
         self.published = [TierDigest::default(); TIERS.len()];
     }

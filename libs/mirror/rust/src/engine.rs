@@ -3,6 +3,8 @@
 //! `tell` takes messages in order. A malformed one changes nothing but that everything held is
 //! suspect from then on; a message of another rank stops the batch before anything of it is used.
 
+use kvatlas_pages::Memory;
+
 use crate::fields::{self as f, announced_blocks};
 use crate::groups::GroupFilter;
 use crate::mirror::Mirror;
@@ -165,9 +167,9 @@ pub struct EngineMirror {
 impl EngineMirror {
     /// Empty, at the start of an engine's life.
     #[must_use]
-    pub fn new(engine: Engine, block_size: usize, blocks_max: usize) -> Self {
+    pub fn new(engine: Engine, block_size: usize, blocks_max: usize, memory: Memory) -> Self {
         Self {
-            mirror: Mirror::new(blocks_max),
+            mirror: Mirror::new(blocks_max, memory),
             said: Said::default(),
             reader: Reader {
                 engine,

@@ -9,6 +9,7 @@
 //! suspects are what an engine without room for them has evicted.
 
 use hashbrown::HashTable;
+use kvatlas_pages::Memory;
 
 use crate::ahead::touch;
 use crate::model::{EngineKey, TIERS, Tier};
@@ -62,7 +63,7 @@ pub struct Row {
 #[derive(Debug)]
 pub struct Entries {
     entries: Slab<Entry>,
-    by_key: HashTable<u32>,
+    by_key: HashTable<u32, Memory>,
     held: [usize; TIERS.len()],
     suspects: [usize; TIERS.len()],
     arrivals: u32,
@@ -73,10 +74,10 @@ pub struct Entries {
 }
 
 impl Entries {
-    pub const fn new() -> Self {
+    pub fn new_in(memory: &Memory) -> Self {
         Self {
-            entries: Slab::new(),
-            by_key: HashTable::new(),
+            entries: Slab::new_in(memory.clone()),
+            by_key: HashTable::new_in(memory.clone()),
             held: [0; TIERS.len()],
             suspects: [0; TIERS.len()],
             arrivals: 0,

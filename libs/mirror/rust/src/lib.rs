@@ -32,8 +32,8 @@ mod tree;
 mod vllm;
 
 pub use engine::{EngineMirror, Report, Told};
-pub use mirror::{Mirror, TierDigest};
-pub use model::{Batch, EngineKey, Event, Reason, Refusal, Stored, TIERS, Tier};
+pub use mirror::Mirror;
+pub use model::{Batch, EngineKey, Event, Reason, Refusal, Stored, TIERS, Tier, TierDigest};
 pub use msgpack::Malformed;
 pub use payload::Engine;
 pub use said::{BATCH_EVENTS_MAX, BATCH_HASHES_MAX, Kind, Operation, Said};

@@ -14,24 +14,16 @@
 use std::num::NonZeroUsize;
 
 use kvatlas_hashing::{chunk_hashes_into, chunk_hashes_with_items_into, sequence_step};
+use kvatlas_pages::Memory;
 
 use crate::contexts::Contexts;
 use crate::entries::Entries;
-use crate::model::{Batch, EngineKey, Event, Reason, Stored, TIERS, Tier};
+use crate::model::{Batch, EngineKey, Event, Reason, Stored, TIERS, Tier, TierDigest};
 use crate::said::Said;
 use crate::tree::{ROOT, Tree};
 
 /// Blocks are numbered with 32 bits, ghosts and a sentinel included.
 const BLOCKS_MAX: usize = 1 << 30;
-
-/// Number and XOR of the published sequence hashes of a tier.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct TierDigest {
-    /// How many.
-    pub blocks: u64,
-    /// Their XOR.
-    pub digest: u64,
-}
 
 /// One engine rank's cache in one life.
 #[derive(Debug)]
@@ -41,6 +33,7 @@ pub struct Mirror {
     blocks_max: usize,
     suspects_removed: u64,
     unindexable: [u64; Reason::ALL.len()],
+    pub(crate) memory: Memory,
     pub(crate) tree: Tree,
     pub(crate) entries: Entries,
     pub(crate) contexts: Contexts,
@@ -50,15 +43,17 @@ pub struct Mirror {
 
 impl Mirror {
     /// Empty. `blocks_max`: engine hashes held at most; further stores are refused and counted.
+    /// `memory`: where what is held lies.
     #[must_use]
-    pub fn new(blocks_max: usize) -> Self {
+    pub fn new(blocks_max: usize, memory: Memory) -> Self {
         Self {
             capacity_blocks: 0,
             blocks_max: blocks_max.min(BLOCKS_MAX),
             suspects_removed: 0,
             unindexable: [0; Reason::ALL.len()],
-            tree: Tree::new(),
-            entries: Entries::new(),
+            tree: Tree::new_in(&memory),
+            entries: Entries::new_in(&memory),
+            memory,
             contexts: Contexts::new(),
             published: [TierDigest::default(); TIERS.len()],
             sequences: Vec::new(),

@@ -25,6 +25,15 @@ pub enum Tier {
 /// All tiers, from near to far.
 pub const TIERS: [Tier; 4] = [Tier::Device, Tier::Host, Tier::Disk, Tier::Remote];
 
+/// Number and XOR of the published sequence hashes of a tier.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct TierDigest {
+    /// How many.
+    pub blocks: u64,
+    /// Their XOR.
+    pub digest: u64,
+}
+
 /// Why blocks that an engine announced cannot be indexed; closed, for it labels a counter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]

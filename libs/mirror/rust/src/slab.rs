@@ -1,8 +1,12 @@
 //! Slots that are found by a number and used again, in chunks that never move.
 //!
 //! A growing vector holds up to half of itself for nothing and copies itself; chunks cost one
-//! vector per thousand slots and at most one chunk of room, which is not touched before it is used.
-//! Free slots are a list through the slots.
+//! vector per thousand slots and at most one chunk of room. The first is the general allocator's,
+//! which is not touched before it is used; the others lie on large pages. Free slots are a list
+//! through the slots.
+
+use allocator_api2::vec::Vec as VecIn;
+use kvatlas_pages::Memory;
 
 const CHUNK_BITS: u32 = 10;
 const CHUNK: usize = 1 << CHUNK_BITS;
@@ -22,15 +26,17 @@ pub trait Slot: Copy {
 #[derive(Debug)]
 pub struct Slab<T> {
     /// All full but the last.
-    chunks: Vec<Vec<T>>,
+    chunks: Vec<VecIn<T, Memory>>,
+    memory: Memory,
     free: u32,
     opened: u32,
 }
 
 impl<T: Slot> Slab<T> {
-    pub const fn new() -> Self {
+    pub const fn new_in(memory: Memory) -> Self {
         Self {
             chunks: Vec::new(),
+            memory,
             free: NONE,
             opened: 0,
         }
@@ -46,7 +52,11 @@ impl<T: Slot> Slab<T> {
         }
         let id = self.opened;
         if id as usize == self.chunks.len() * CHUNK {
-            self.chunks.push(Vec::with_capacity(CHUNK));
+            let memory = match self.chunks.len() {
+                0 => Memory::general(),
+                _ => self.memory.clone(),
+            };
+            self.chunks.push(VecIn::with_capacity_in(CHUNK, memory));
         }
         if let Some(last) = self.chunks.last_mut() {
             last.push(value);
@@ -79,6 +89,7 @@ impl<T: Slot> Slab<T> {
 
     /// Bytes on the heap.
     pub fn memory_bytes(&self) -> usize {
-        self.chunks.len() * CHUNK * size_of::<T>() + self.chunks.capacity() * size_of::<Vec<T>>()
+        self.chunks.len() * CHUNK * size_of::<T>()
+            + self.chunks.capacity() * size_of::<VecIn<T, Memory>>()
     }
 }

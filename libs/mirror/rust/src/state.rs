@@ -16,6 +16,7 @@
 
 use std::collections::HashMap;
 
+use kvatlas_pages::Memory;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::contexts::PLAIN;
@@ -136,6 +137,7 @@ impl EngineMirror {
         engine: Engine,
         block_size: usize,
         blocks_max: usize,
+        memory: Memory,
         state: &[u8],
     ) -> Result<Self, BadState> {
         let Some((body, sum)) = state.split_last_chunk::<SUM_BYTES>() else {
@@ -158,7 +160,7 @@ impl EngineMirror {
             from.u32()? as usize == block_size,
             "it is of another block size",
         )?;
-        let mut mirror = Self::new(engine, block_size, blocks_max);
+        let mut mirror = Self::new(engine, block_size, blocks_max, memory);
         let group = from.u8()?;
         let main = i128::from_le_bytes(from.array()?);
         check(group <= HAS_GROUP | GROUP_BY_KIND, "its group is none")?;

@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 
 use hashbrown::HashTable;
+use kvatlas_pages::Memory;
 
 use crate::ahead::touch;
 use crate::contexts::PLAIN;
@@ -70,21 +71,21 @@ impl Slot for Node {
 #[derive(Debug)]
 pub struct Tree {
     nodes: Slab<Node>,
-    by_sequence: HashTable<u32>,
+    by_sequence: HashTable<u32, Memory>,
     /// What does not fit into `refs`, by node and tier: a system prompt's last block can stand
     /// under as many engine hashes as there are tokens that may follow it.
     more_refs: HashMap<(u32, u8), u64>,
 }
 
 impl Tree {
-    pub fn new() -> Self {
-        let mut nodes = Slab::new();
+    pub fn new_in(memory: &Memory) -> Self {
+        let mut nodes = Slab::new_in(memory.clone());
         let mut root = Node::ghost(0);
         root.context |= PUBLISHED;
         nodes.insert(root);
         Self {
             nodes,
-            by_sequence: HashTable::new(),
+            by_sequence: HashTable::new_in(memory.clone()),
             more_refs: HashMap::new(),
         }
     }
@@ -327,7 +328,7 @@ mod tests {
 
     #[test]
     fn more_engine_hashes_than_fit_are_counted_all_the_same() {
-        let mut tree = Tree::new();
+        let mut tree = Tree::new_in(&Memory::general());
         let node = tree.find_or_ghost(7);
         tree.attach(node, ROOT, PLAIN);
         let many = u64::from(u16::MAX) + 3;

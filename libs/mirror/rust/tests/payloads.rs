@@ -2,11 +2,12 @@
 //! none has to leave no trace.
 
 use kvatlas_mirror::{Engine, EngineMirror, Report, Told};
+use kvatlas_pages::Memory;
 
 const BLOCK_SIZE: usize = 2;
 
 fn mirror(engine: Engine) -> EngineMirror {
-    EngineMirror::new(engine, BLOCK_SIZE, 100)
+    EngineMirror::new(engine, BLOCK_SIZE, 100, Memory::general())
 }
 
 fn text(text: &str) -> Vec<u8> {

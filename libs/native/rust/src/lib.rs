@@ -6,6 +6,7 @@ mod channel;
 mod hashing;
 mod inbox;
 mod ingest;
+mod memory;
 mod mirror;
 mod outbox;
 mod replica;
@@ -16,6 +17,7 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     hashing::register(module)?;
+    memory::register(module)?;
     mirror::register(module)?;
     subscriber::register(module)?;
     outbox::register(module)?;

@@ -6,11 +6,14 @@ use kvatlas_mirror::{
     Batch, Engine, EngineKey, EngineMirror as NativeMirror, Event, Kind, Operation, Reason,
     Refusal, Report, Stored, TIERS, Tier, Told,
 };
+use kvatlas_pages::Memory as NativeMemory;
 use kvatlas_wire::columns::{EventColumns, events_record};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt};
+
+use crate::memory::Memory;
 
 /// Reading so many bytes takes a few microseconds. Giving up the GIL for less only costs: whoever
 /// takes it may keep it for its whole switch interval.
@@ -76,13 +79,23 @@ fn engine_of(name: &str) -> PyResult<Engine> {
     }
 }
 
+fn memory_of(memory: Option<&Bound<'_, Memory>>) -> NativeMemory {
+    memory.map_or_else(NativeMemory::general, |shared| shared.get().native.clone())
+}
+
 #[pymethods]
 impl EngineMirror {
     #[new]
-    #[pyo3(signature = (*, engine, block_size, blocks_max))]
-    fn new(engine: &str, block_size: usize, blocks_max: usize) -> PyResult<Self> {
+    #[pyo3(signature = (*, engine, block_size, blocks_max, memory = None))]
+    fn new(
+        engine: &str,
+        block_size: usize,
+        blocks_max: usize,
+        memory: Option<&Bound<'_, Memory>>,
+    ) -> PyResult<Self> {
+        let (engine, memory) = (engine_of(engine)?, memory_of(memory));
         Ok(Self {
-            native: NativeMirror::new(engine_of(engine)?, block_size, blocks_max),
+            native: NativeMirror::new(engine, block_size, blocks_max, memory),
             columns: Batch::default(),
         })
     }
@@ -107,17 +120,18 @@ impl EngineMirror {
     }
 
     #[staticmethod]
-    #[pyo3(signature = (state, *, engine, block_size, blocks_max))]
+    #[pyo3(signature = (state, *, engine, block_size, blocks_max, memory = None))]
     fn import_state(
         py: Python<'_>,
         state: &[u8],
         engine: &str,
         block_size: usize,
         blocks_max: usize,
+        memory: Option<&Bound<'_, Memory>>,
     ) -> PyResult<Self> {
-        let engine = engine_of(engine)?;
+        let (engine, memory) = (engine_of(engine)?, memory_of(memory));
         let native =
-            py.detach(|| NativeMirror::import_state(engine, block_size, blocks_max, state));
+            py.detach(|| NativeMirror::import_state(engine, block_size, blocks_max, memory, state));
         Ok(Self {
             native: native.map_err(|error| PyValueError::new_err(error.0))?,
             columns: Batch::default(),

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 _T = TypeVar("_T")
+Columns: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint32]]
+"""Of an answer: worker_ids, dp_ranks, depths."""
 
 # --- hashing (libs/hashing/rust) ---
 
@@ -20,6 +22,15 @@ def chunk_hashes(
 def sequence_hashes(chunks: NDArray[np.uint64]) -> NDArray[np.uint64]: ...
 
 # --- the publisher's mirror (libs/mirror/rust) ---
+
+class Memory:
+    """Large pages that a process's mirrors share; a thread takes them ahead until the last is gone."""
+
+    used_bytes: int
+    """What mirrors have of it."""
+    idle_bytes: int
+    """Taken from the system, and of no mirror: taken ahead, or free between their parts."""
+    def __init__(self) -> None: ...
 
 class Heard:
     """What `EngineMirror.tell` made of a run of messages."""
@@ -47,13 +58,16 @@ class EngineMirror:
     Engine hashes are numbers of any width, tiers 0 to 3 from near to far. Not thread-safe.
     """
 
-    def __init__(self, *, engine: str, block_size: int, blocks_max: int) -> None:
+    def __init__(
+        self, *, engine: str, block_size: int, blocks_max: int, memory: Memory | None = None
+    ) -> None:
         """Empty.
 
         Args:
             engine: whose messages `tell` gets: "vllm" or "sglang".
             block_size: tokens of a block; stores of another size are refused and counted.
             blocks_max: engine hashes held at most; further stores are refused and counted.
+            memory: where what is held lies; None: where the process's other things do.
         """
     def tell(self, payloads: Sequence[bytes], dp_rank: int) -> Heard:
         """Read messages' payloads and apply them, in order. A malformed one makes all suspect.
@@ -64,12 +78,11 @@ class EngineMirror:
         """What is held, for `import_state`; neither what waits to be sealed nor counters."""
     @staticmethod
     def import_state(
-        state: bytes, *, engine: str, block_size: int, blocks_max: int
+        state: bytes, *, engine: str, block_size: int, blocks_max: int, memory: Memory | None = None
     ) -> EngineMirror:
         """Return the mirror that `export_state` was asked of; the rest as in `__init__`.
 
-        Raises:
-            ValueError: it is damaged, of other settings, or holds more than `blocks_max`.
+        ValueError: it is damaged, of other settings, or holds more than `blocks_max`.
         """
     def stored(
         self,
@@ -142,8 +155,7 @@ class EngineSubscriber:
     def feed(self, received: bytes | bytearray | memoryview) -> bytes:
         """Take what came off the socket; return what to send.
 
-        Raises:
-            ValueError: the peer broke the protocol or is no engine; close the connection.
+        ValueError: the peer broke the protocol or is no engine; close the connection.
         """
     def take(self) -> tuple[list[int], list[bytes], int, str | None]:
         """Sequence numbers and payloads of the messages that came since the last call.
@@ -166,10 +178,7 @@ class Outbox:
     def require_snapshot(self) -> None:
         """Empty the outbox: the receiver cannot continue from what is queued."""
     def peek(self, records_max: int, bytes_max: int) -> tuple[int, list[bytes]] | None:
-        """A ticket and the oldest records, at least one; None if there is none to send now.
-
-        They stay queued until the ticket is acknowledged.
-        """
+        """A ticket and the oldest records, queued until it is acknowledged; None: none to send now."""
     def acknowledge(self, ticket: int) -> None:
         """Release what `peek` gave with this ticket, as far as it has not been dropped since."""
     @property
@@ -252,14 +261,9 @@ class Cell:
         What leases have counted since is taken back.
         """
     def find_matches(
-        self,
-        hashes: NDArray[np.uint64],
-        *,
-        chunks: bool,
-        limit: int = 0,
-        exact: bool = False,
-    ) -> tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint32]]:
-        """(worker_ids, dp_ranks, depths), as the RPC answers."""
+        self, hashes: NDArray[np.uint64], *, chunks: bool, limit: int = 0, exact: bool = False
+    ) -> Columns:
+        """As the RPC answers."""
     def status(self) -> bytes:
         """An encoded GetStatusResponse."""
     def counters(self) -> Mapping[str, int]:
@@ -278,9 +282,7 @@ class Cell:
         """Write the state to start from again into a new file, and see it on the disk.
 
         Records may be applied meanwhile: a start from the file applies them again, from the log.
-
-        Raises:
-            OSError: then a part of the file may be there.
+        OSError: then a part of the file may be there.
         """
     def lags(self, limit: int, now_unix_ms: int) -> Lags:
         """How far workers are behind, with the figures of at most `limit`, the furthest behind."""
@@ -356,9 +358,6 @@ class CellServer:
         """Refuse new calls, end streams, wait at most `grace_s`."""
 
 # --- native calls (libs/client/rust) ---
-
-Columns: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint32]]
-"""worker_ids, dp_ranks, depths."""
 
 class ChannelError(Exception):
     """args: (gRPC status code: int, message: str)."""

@@ -29,7 +29,7 @@ from kvatlas_events import Worker
 from kvatlas_hashing import CONTRACT
 from kvatlas_publisher.life import Life
 from kvatlas_publisher.mirror import Mirror
-from kvatlas_publisher.session_terms import SessionCounters
+from kvatlas_publisher.session_terms import SessionCounters, SessionSettings
 from kvatlas_publisher.settings import EngineSpec
 from kvatlas_publisher.state_dir import Owner, StateCorrupt, StateDir
 
@@ -132,7 +132,7 @@ class Checkpoints:
         spec: the engine rank.
         worker: the rank as far as it is known.
         state: where; None: nowhere.
-        blocks_max: of the mirror.
+        settings: how large mirrors get, and where they lie.
         counters: `state_…` and `checkpoints…` are counted up.
     """
 
@@ -141,13 +141,14 @@ class Checkpoints:
         spec: EngineSpec,
         worker: Worker,
         state: StateDir | None,
-        blocks_max: int,
+        settings: SessionSettings,
         counters: SessionCounters,
     ) -> None:
         self._spec = spec
         self._worker = worker
         self._state = state
-        self._blocks_max = blocks_max
+        self._blocks_max = settings.mirror_blocks_max
+        self._memory = settings.memory
         self._counters = counters
         self._fails = False
         self._made = 0
@@ -164,7 +165,12 @@ class Checkpoints:
     def new_mirror(self) -> Mirror:
         """Return an empty mirror."""
         spec = self._spec
-        return Mirror(engine=spec.engine, block_size=spec.block_size, blocks_max=self._blocks_max)
+        return Mirror(
+            engine=spec.engine,
+            block_size=spec.block_size,
+            blocks_max=self._blocks_max,
+            memory=self._memory,
+        )
 
     # --- back from disk ---
 
@@ -231,6 +237,7 @@ class Checkpoints:
                 engine=self._spec.engine,
                 block_size=self._spec.block_size,
                 blocks_max=self._blocks_max,
+                memory=self._memory,
             )
         except ValueError as error:
             raise state.set_aside(self._name, StateCorrupt(str(error))) from None

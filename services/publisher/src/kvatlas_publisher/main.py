@@ -15,6 +15,7 @@ from kvatlas_chassis import (
     run_service,
 )
 from kvatlas_engines.stream import StreamTiming
+from kvatlas_native import Memory
 from kvatlas_publisher.claims import Claims
 from kvatlas_publisher.engine_http import EngineHttp
 from kvatlas_publisher.metrics import SessionsCollector
@@ -55,14 +56,15 @@ async def serve(settings: PublisherSettings) -> None:
     specs = engine_specs(settings)
     stop = StopSignal()
     rpc = await RpcServer.start(settings.listen)
+    memory = Memory()
     try:
         async with (
             aiohttp.ClientSession() as http,
-            publishing(settings, specs, rpc, http) as sessions,
+            publishing(settings, specs, rpc, http, memory) as sessions,
         ):
             rpc.speak_for(sessions)
             registry = CollectorRegistry()
-            SessionsCollector(sessions, registry)
+            SessionsCollector(sessions, memory, registry)
             ProcessCollector(registry=registry)
             GCCollector(registry=registry)
             admin = await AdminServer.start(settings.admin, registry, lambda: obstacles(sessions))
@@ -85,6 +87,7 @@ async def publishing(
     specs: Sequence[EngineSpec],
     rpc: RpcServer,
     http: aiohttp.ClientSession,
+    memory: Memory,
 ) -> AsyncGenerator[list[Session], None]:
     """Make a session per engine rank; at the exit all have said that they leave."""
     state = None if settings.state_dir is None else StateDir.open(settings.state_dir)
@@ -100,6 +103,7 @@ async def publishing(
         engine_gone_s=settings.engine_gone_s,
         flush_s=settings.flush_s,
         mirror_blocks_max=settings.mirror_blocks_max,
+        memory=memory,
         replay_bytes_max=settings.replay_bytes_max,
         checkpoint_s=settings.checkpoint_s,
         seen_epochs={

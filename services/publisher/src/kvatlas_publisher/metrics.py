@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from kvatlas_engines import Reason, Tier
 from kvatlas_events import Tier as SaidTier
+from kvatlas_native import Memory
 from kvatlas_publisher.session import Session
 
 _P = "kvatlas_publisher_"
@@ -17,10 +18,13 @@ _LABELS = ("worker_id", "dp_rank")
 
 
 class SessionsCollector(Collector):
-    """Every session of this process, labelled by its worker."""
+    """Every session of this process, labelled by its worker; and the memory that their mirrors share."""
 
-    def __init__(self, sessions: Sequence[Session], registry: CollectorRegistry) -> None:
+    def __init__(
+        self, sessions: Sequence[Session], memory: Memory, registry: CollectorRegistry
+    ) -> None:
         self._sessions = sessions
+        self._memory = memory
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
@@ -29,6 +33,7 @@ class SessionsCollector(Collector):
         yield from self._state()
         yield from self._by_label()
         yield from self._deliveries()
+        yield self._large_pages()
 
     def _family(
         self,
@@ -149,6 +154,17 @@ class SessionsCollector(Collector):
                 snapshots.add_metric(of, delivery.counts.snapshots)
                 retries.add_metric(of, delivery.counts.retries)
         return queued, up, appended, overflows, snapshots, retries
+
+    def _large_pages(self) -> Metric:
+        """Of the process: mirrors share pages, so what lies idle between them is nobody's."""
+        pages = GaugeMetricFamily(
+            _P + "mirror_pages_bytes",
+            "Large pages: in use by mirrors, and idle, taken ahead or free between them.",
+            labels=("part",),
+        )
+        pages.add_metric(["used"], self._memory.used_bytes)
+        pages.add_metric(["idle"], self._memory.idle_bytes)
+        return pages
 
 
 def _worker(session: Session) -> list[str]:

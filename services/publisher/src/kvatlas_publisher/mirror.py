@@ -21,7 +21,7 @@ from kvatlas_engines import (
 )
 from kvatlas_events import Clear, Event, Hashes, Remove, Store, TierDigest
 from kvatlas_events import Tier as SaidTier
-from kvatlas_native import EngineMirror, Heard
+from kvatlas_native import EngineMirror, Heard, Memory
 from kvatlas_publisher.saying import TIERS
 
 
@@ -34,12 +34,20 @@ class Mirror:
         engine: whose payloads `tell` gets.
         block_size: tokens of a block, in payloads.
         blocks_max: engine hashes held at most; further stores are refused and counted.
+        memory: shared by the mirrors of a process; None: that of its other things.
     """
 
     def __init__(
-        self, *, engine: str = "vllm", block_size: int = 16, blocks_max: int = 4_000_000
+        self,
+        *,
+        engine: str = "vllm",
+        block_size: int = 16,
+        blocks_max: int = 4_000_000,
+        memory: Memory | None = None,
     ) -> None:
-        self._native = EngineMirror(engine=engine, block_size=block_size, blocks_max=blocks_max)
+        self._native = EngineMirror(
+            engine=engine, block_size=block_size, blocks_max=blocks_max, memory=memory
+        )
 
     # --- over a restart ---
 
@@ -48,7 +56,15 @@ class Mirror:
         return self._native.export_state().data
 
     @classmethod
-    def restored(cls, state: bytes, *, engine: str, block_size: int, blocks_max: int) -> Self:
+    def restored(
+        cls,
+        state: bytes,
+        *,
+        engine: str,
+        block_size: int,
+        blocks_max: int,
+        memory: Memory | None = None,
+    ) -> Self:
         """Return the mirror that `export_state` was asked of; the rest as in `__init__`.
 
         Raises:
@@ -56,7 +72,7 @@ class Mirror:
         """
         mirror = cls(engine=engine, block_size=block_size, blocks_max=blocks_max)
         mirror._native = EngineMirror.import_state(
-            state, engine=engine, block_size=block_size, blocks_max=blocks_max
+            state, engine=engine, block_size=block_size, blocks_max=blocks_max, memory=memory
         )
         return mirror
 

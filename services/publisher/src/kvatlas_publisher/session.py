@@ -84,9 +84,7 @@ class Session:
             now_unix_us=now_unix_us,
             seen=settings.seen_epochs,
         )
-        self._checkpoints = Checkpoints(
-            spec, self.worker, state, settings.mirror_blocks_max, self.counters
-        )
+        self._checkpoints = Checkpoints(spec, self.worker, state, settings, self.counters)
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushed_s = 0.0
         self._watching, self._delivering = TaskSet(), TaskSet()

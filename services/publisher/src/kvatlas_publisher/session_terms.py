@@ -11,6 +11,7 @@ from kvatlas_engines.stream import StreamTiming
 from kvatlas_events import Header, Worker
 from kvatlas_events.delivery import DeliverySettings
 from kvatlas_hashing import CONTRACT
+from kvatlas_native import Memory
 from kvatlas_publisher.claims import Claims
 from kvatlas_publisher.settings import EngineSpec
 from kvatlas_publisher.state_dir import Owner
@@ -29,6 +30,8 @@ class SessionSettings:
     engine_gone_s: float = 10.0
     flush_s: float = 0.003
     mirror_blocks_max: int = 4_000_000
+    memory: Memory | None = None
+    """Where all mirrors lie; None: where the process's other things do."""
     replay_bytes_max: int = 8 << 20
     checkpoint_s: float = 30.0
     """0: only at stop."""
