@@ -49,7 +49,7 @@ impl Memory {
     /// Large pages of its own, and who takes them ahead, if it is run: it ends with the last clone.
     #[must_use]
     pub fn on_large_pages() -> (Self, Preparer) {
-        let pages = Arc::new(Pages::default());
+        let pages = Arc::new(Pages::filling());
         let preparer = pages.preparer();
         let shared = Some(Arc::new(Shared { pages }));
         (Self { shared }, preparer)

@@ -9,7 +9,9 @@
 //! that growth asks the system for little more than it adds. What still lies idle beyond a share is handed back. Filling
 //! every hole would mix the generations, and what small ones are left between them adds up to twice as much. In a fleet
 //! that no longer grows, pieces come free here and there, and long holes do not; so holes are filled once too much lies
-//! idle. A page counts as taken from when a piece on it is first handed out, or it is kept.
+//! idle. Where most pieces are small and stay, and only a few large ones are left for larger ones, there are no
+//! generations to keep apart, and holes are filled at once ([`Pages::filling`]). A page counts as taken from when a piece
+//! on it is first handed out, or it is kept.
 //!
 //! `unsafe` here: mapping, handing back and zeroing memory. Sound because a piece is handed out to one owner, who gives
 //! it back once ([`crate::Memory`]; in the index, `Zeroed`), and only what is free is handed back or zeroed.
@@ -82,6 +84,8 @@ struct Heap {
     /// The page that is being taken ahead.
     preparing: Option<usize>,
     closed: bool,
+    /// Whether holes are filled at once.
+    fills: bool,
 }
 
 /// A piece and which parts of it may be other than zero.
@@ -91,6 +95,13 @@ struct Piece {
 }
 
 impl Pages {
+    /// A heap that fills holes as soon as pieces fit into them.
+    pub fn filling() -> Self {
+        let mut pages = Self::default();
+        pages.heap.get_mut().fills = true;
+        pages
+    }
+
     /// A zeroed piece of at least `bytes`, aligned to a cache line and more; none if the system has no more memory.
     pub fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
         let piece = self.cut(bytes)?;
@@ -184,7 +195,7 @@ impl Heap {
 
     fn take_hole(&mut self, bytes: usize) -> Option<usize> {
         let may_idle = self.used_bytes / FILL_SHARE + FREE_PAGES * PAGE + self.bytes_ahead();
-        if self.idle_bytes() <= may_idle {
+        if !self.fills && self.idle_bytes() <= may_idle {
             return None;
         }
         let &(size, address) = self.by_size.range((bytes, 0)..).next()?;

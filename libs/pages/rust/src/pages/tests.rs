@@ -18,9 +18,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
     #[test]
     fn pieces_are_zero_and_apart_and_all_is_given_back(
+        fills in any::<bool>(),
         steps in prop::collection::vec((1usize..3_000_000, any::<u8>(), any::<prop::sample::Index>()), 1..60)
     ) {
-        let pages = Pages::default();
+        let pages = if fills { Pages::filling() } else { Pages::default() };
         let mut owned: Vec<Owned> = Vec::new();
         for (bytes, fill, which) in steps {
             if fill % 3 == 0 && !owned.is_empty() {
@@ -92,4 +93,25 @@ fn idle_pages_go_back_while_others_of_their_region_stay() {
     // SAFETY: as above.
     unsafe { pages.give(stays, PAGE) };
     assert_eq!(pages.idle_bytes(), 0);
+}
+
+#[test]
+fn holes_are_filled_at_once_where_that_is_asked_for() {
+    for fills in [true, false] {
+        let pages = if fills {
+            Pages::filling()
+        } else {
+            Pages::default()
+        };
+        let [first, hole, last] = [(); 3].map(|()| pages.take(PAGE / 8).unwrap());
+        // SAFETY: taken for that size, and used no more.
+        unsafe { pages.give(hole, PAGE / 8) };
+        let next = pages.take_as_is(PAGE / 8).unwrap();
+        assert_eq!(next == hole, fills);
+        for piece in [first, next, last] {
+            // SAFETY: as above.
+            unsafe { pages.give(piece, PAGE / 8) };
+        }
+        assert_eq!(pages.idle_bytes(), 0);
+    }
 }
