@@ -6,6 +6,7 @@ from kvatlas_events import Header, Worker, encode_header
 from kvatlas_hashing import CONTRACT
 from kvatlas_loadtest.bench.engine_events.traffic import BLOCK_SIZE, Requests, Shape
 from kvatlas_loadtest.bench.rows import Medians, Row
+from kvatlas_native import Memory
 from kvatlas_publisher.mirror import Mirror
 
 BYTES_TARGET = 96.0
@@ -60,7 +61,7 @@ def rows(*, quick: bool) -> list[Row]:
 def _told(payloads: list[bytes]) -> tuple[Mirror, float]:
     """A mirror that has heard all, and the seconds that it took."""
     header = encode_header(_HEADER)
-    mirror = Mirror(engine="vllm", block_size=BLOCK_SIZE)
+    mirror = Mirror(engine="vllm", block_size=BLOCK_SIZE, memory=Memory())
     events = 0
     began_s = time.perf_counter()
     for at in range(0, len(payloads), _AT_ONCE):
