@@ -82,7 +82,8 @@ class EngineMirror:
     ) -> EngineMirror:
         """Return the mirror that `export_state` was asked of; the rest as in `__init__`.
 
-        ValueError: it is damaged, of other settings, or holds more than `blocks_max`.
+        Raises:
+            ValueError: it is damaged, of other settings, or holds more than `blocks_max`.
         """
     def stored(
         self,
@@ -155,7 +156,8 @@ class EngineSubscriber:
     def feed(self, received: bytes | bytearray | memoryview) -> bytes:
         """Take what came off the socket; return what to send.
 
-        ValueError: the peer broke the protocol or is no engine; close the connection.
+        Raises:
+            ValueError: the peer broke the protocol or is no engine; close the connection.
         """
     def take(self) -> tuple[list[int], list[bytes], int, str | None]:
         """Sequence numbers and payloads of the messages that came since the last call.
@@ -282,7 +284,9 @@ class Cell:
         """Write the state to start from again into a new file, and see it on the disk.
 
         Records may be applied meanwhile: a start from the file applies them again, from the log.
-        OSError: then a part of the file may be there.
+
+        Raises:
+            OSError: then a part of the file may be there.
         """
     def lags(self, limit: int, now_unix_ms: int) -> Lags:
         """How far workers are behind, with the figures of at most `limit`, the furthest behind."""
