@@ -122,10 +122,12 @@ impl<W: Words> Hashes for Chained<'_, W> {
             from = 1;
         }
         let mut last = self.chain[from - 1];
-        self.chain.extend((from..count).map(|place| {
+        self.chain.resize(count, 0);
+        // A step waits for the one before it, so that one's hash must stay in a register: no closure that keeps it.
+        for (hash, place) in self.chain[from..].iter_mut().zip(from..) {
             last = sequence_step(last, self.chunks.get(place));
-            last
-        }));
+            *hash = last;
+        }
     }
 
     #[inline]
