@@ -19,13 +19,12 @@ use std::cmp::Reverse;
 use crate::filter::Filters;
 use crate::gather::{Gathered, SetRef};
 use crate::grace::Pin;
+use crate::opening::{FIRST_REACH, Heads, first_places, places_around};
 use crate::query::{FindOptions, Hashes};
 use crate::roster::{Roster, View};
 use crate::set::{EMPTY, Set};
 use crate::table::Directory;
 
-/// So far after the first place the first gallop ends: most prompts match little.
-const FIRST_REACH: usize = 7;
 /// So far the second one ends; each later one goes twice as far as the one before it.
 const SECOND_REACH: usize = 63;
 /// Places between the probes of a gallop: so many that one more round finds what lies between.
@@ -77,6 +76,9 @@ pub(crate) struct Search {
     /// Deepest first, once the search has ended.
     pub groups: Vec<Group>,
     filters: Filters,
+    heads: Heads,
+    /// Whether the first round looks where a head ended.
+    knows_head: bool,
     /// The first place that counts, and the last.
     base: usize,
     last: usize,
@@ -125,7 +127,12 @@ impl Search {
         if options.exact {
             self.window(usize::from(base == 0), FIRST_REACH);
         } else {
-            self.first_places(H::LAZY);
+            let head = self.heads.end(hashes.at(base)).filter(|_| H::LAZY);
+            self.knows_head = head.is_some();
+            match head {
+                Some(end) => self.probes.extend(places_around(base, self.last, end)),
+                None => self.probes.extend(first_places(base, self.last, H::LAZY)),
+            }
         }
         self.fetch(hashes, source);
         true
@@ -140,8 +147,8 @@ impl Search {
     ) -> Option<&'p View> {
         let set = source.table.look(hashes.at(self.base), source.pin)?;
         // A first block that more hold than fit its word is a head that many prompts share. Most of them part soon
-        // after it; so, unless the end of the prompt is being looked at as well, all near places are at once.
-        if H::LAZY && set.is_spilled() && !options.exact {
+        // after it; so, unless the end of the prompt or of the head is being looked at as well, all near places are at once.
+        if H::LAZY && set.is_spilled() && !options.exact && !self.knows_head {
             self.add_near_places(hashes, source);
         }
         Gathered::prefetch_whole(set);
@@ -207,6 +214,12 @@ impl Search {
         } else {
             self.groups
                 .sort_unstable_by_key(|group| Reverse(group.depth));
+            if H::LAZY
+                && let Some(&Group { depth, set }) = self.groups.last()
+                && matches!(set, SetRef::Wide(_))
+            {
+                self.heads.remember(hashes.at(self.base), depth);
+            }
         }
         goes_on
     }
@@ -220,19 +233,6 @@ impl Search {
             source.table.prefetch(hashes.at(place), source.pin);
         }
         furthest
-    }
-
-    /// The places of the first round: a little deeper, and the end if no hash must be chained for it. Few, since most
-    /// prompts match nothing, and enough to tell whether the match is short, long or whole.
-    fn first_places(&mut self, lazy: bool) {
-        let span = self.last - self.base;
-        let near = span.min(FIRST_REACH);
-        if near > 0 {
-            self.probes.push(self.base + near);
-        }
-        if !lazy && span > near {
-            self.probes.push(self.last);
-        }
     }
 
     /// Adds all places before the first one of the round.
@@ -424,20 +424,6 @@ mod tests {
             prop_assert!(search.probes.iter().all(|&place| place > lo && place < hi));
             if span <= 11 {
                 prop_assert_eq!(count, span - 1);
-            }
-        }
-
-        #[test]
-        fn the_first_places_ascend_from_the_base_and_reach_the_end_if_nothing_is_chained(
-            base in 0usize..100, span in 0usize..3000, lazy: bool,
-        ) {
-            let mut search = Search { base, last: base + span, ..Search::default() };
-            search.first_places(lazy);
-            prop_assert!(search.probes.len() <= 2);
-            prop_assert!(search.probes.windows(2).all(|pair| pair[0] < pair[1]));
-            prop_assert!(search.probes.iter().all(|&place| place > base && place <= base + span));
-            if span > 0 && (!lazy || span <= 7) {
-                prop_assert_eq!(search.probes.last(), Some(&(base + span)));
             }
         }
     }

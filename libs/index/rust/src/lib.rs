@@ -6,7 +6,7 @@
 //!
 //! 1. [`lookup`] – the calls: one query, or several whose misses overlap
 //! 2. [`query`] – what was asked, as a source of sequence hashes, hashed no further than needed
-//! 3. [`find`] – the k-ary drop-off search, and the look-up that verifies every depth
+//! 3. [`find`] / [`opening`] – the k-ary drop-off search, where it looks first, and the look-up that verifies every depth
 //! 4. [`gather`] / [`filter`] – the holder sets at the probed depths, cut down to the workers still in question
 //! 5. [`answer`] / [`ones`] – groups of equal depth, ordered; [`draw`] / [`precedence`] – who stays where the limit falls
 //!
@@ -45,6 +45,7 @@ mod membership;
 #[cfg(all(loom, test))]
 mod model;
 mod ones;
+mod opening;
 mod precedence;
 mod query;
 mod renewal;
