@@ -1,4 +1,4 @@
-//! Bitmaps of the blocks with many holders, and the arena they come from.
+//! Bitmaps of the blocks with many holders, and the arena they come from, together with the cells that name them.
 //!
 //! Each generation of a shard's table has an arena of its own: bitmaps are cut from chunks, a
 //! bitmap that is replaced waits in the arena's limbo for its grace period and is then used again,
@@ -15,6 +15,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::ptr::NonNull;
 
+use crate::cells;
 use crate::counters::{Counters, count};
 use crate::grace::Grace;
 use crate::set::{spilled_parts, spilled_word};
@@ -115,6 +116,8 @@ pub(crate) struct Arena {
     live_words: usize,
     /// Words in bitmaps that were replaced, be they reusable yet or not.
     idle_words: usize,
+    /// For the words of sets that a slot cannot say in short.
+    pub cells: cells::Own,
 }
 
 impl Arena {

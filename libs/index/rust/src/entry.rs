@@ -1,13 +1,15 @@
 //! One table slot's set: who joins it, who leaves it, and in which form it is kept.
 //!
-//! Called by the one writer of the slot's shard. A set of up to four is in the slot's word, a larger one in a bitmap
-//! of the shard's arena; each change is published by one store of the word, or of one word of the bitmap.
+//! Called by the one writer of the slot's shard. A set of up to four is in its word, a larger one in a bitmap of the
+//! shard's arena, and the word in the slot in short or in a cell ([`crate::cells`]); each change is published by one store, to the slot, the
+//! cell, or one word of the bitmap.
 
 use crate::sync::atomic::AtomicU64;
 
 use crate::bitmap::{self, Arena};
+use crate::brief;
 use crate::counters::count;
-use crate::set::{Few, Holders, MAX_INLINE, Set, emptied};
+use crate::set::{Few, Holders, MAX_INLINE, Set};
 use crate::shard_table::{Shared, Target};
 use crate::table::Slot;
 
@@ -26,7 +28,7 @@ pub(crate) enum Joined {
 
 /// Adds `slot` to the holders of a hash that has a key.
 pub(crate) fn join(
-    entry: &Slot,
+    entry: Slot<'_>,
     set: Set<'_>,
     slot: u16,
     arena: &mut Arena,
@@ -35,7 +37,8 @@ pub(crate) fn join(
     match set.holders() {
         Holders::Few(few) if few.contains(slot) => Joined::Already,
         Holders::Few(few) => {
-            entry.publish(grown(few, slot, arena, shared));
+            let word = grown(few, slot, arena, shared);
+            put(entry, word, arena, shared);
             if few.len() == 0 {
                 Joined::First
             } else {
@@ -56,7 +59,7 @@ pub(crate) fn join(
 
 /// Takes `slot` from the holders of a hash; whether it was one, and whether anyone is left.
 pub(crate) fn leave(
-    entry: &Slot,
+    entry: Slot<'_>,
     set: Set<'_>,
     slot: u16,
     arena: &mut Arena,
@@ -67,7 +70,7 @@ pub(crate) fn leave(
     }
     match set.holders() {
         Holders::Few(few) => {
-            lessened(entry, few, |id| id == slot, target);
+            lessened(entry, few, |id| id == slot, arena, target);
         }
         Holders::Many(bits) => {
             bitmap::assign(bits, slot, false);
@@ -79,7 +82,7 @@ pub(crate) fn leave(
 
 /// Takes all whose bit is in `gone` from the holders; returns how many they were.
 pub(crate) fn purge(
-    entry: &Slot,
+    entry: Slot<'_>,
     set: Set<'_>,
     gone: &[u64],
     arena: &mut Arena,
@@ -91,7 +94,7 @@ pub(crate) fn purge(
                 gone.get(usize::from(slot / 64))
                     .is_some_and(|word| word >> (slot % 64) & 1 == 1)
             };
-            lessened(entry, few, is_gone, target)
+            lessened(entry, few, is_gone, arena, target)
         }
         Holders::Many(bits) => {
             let count = bitmap::subtract(bits, gone);
@@ -136,7 +139,7 @@ fn inlined(members: impl Iterator<Item = u16>) -> Few {
 
 /// Replaces a bitmap by one that has room for `slot`.
 fn widen(
-    entry: &Slot,
+    entry: Slot<'_>,
     set: Set<'_>,
     bits: &[AtomicU64],
     slot: u16,
@@ -146,30 +149,58 @@ fn widen(
     count(&shared.counters.events.widenings);
     let members = bitmap::slots(bits).chain([slot]);
     let width = shared.roster.width().max(slot / 64 + 1);
-    entry.publish(arena.make(width, members, &shared.grace, &shared.counters));
+    let word = arena.make(width, members, &shared.grace, &shared.counters);
+    put(entry, word, arena, shared);
     arena.retire(set.word(), &shared.grace);
 }
 
 /// Publishes `few` without `gone`; returns how many they were.
-fn lessened(entry: &Slot, few: Few, gone: impl Fn(u16) -> bool, target: Target<'_>) -> usize {
+fn lessened(
+    entry: Slot<'_>,
+    few: Few,
+    gone: impl Fn(u16) -> bool,
+    arena: &mut Arena,
+    target: Target<'_>,
+) -> usize {
     let kept = few.filtered(|slot| !gone(slot));
     if kept != few {
-        publish_few(entry, kept, target);
+        publish_few(entry, kept, arena, target);
     }
     few.len() - kept.len()
 }
 
-fn publish_few(entry: &Slot, few: Few, target: Target<'_>) {
-    entry.publish(if few.len() == 0 {
-        emptied(target.pin.unlinked_passes())
+fn publish_few(entry: Slot<'_>, few: Few, arena: &mut Arena, target: Target<'_>) {
+    if few.len() == 0 {
+        let emptied = brief::emptied(target.pin.unlinked_passes());
+        put_brief(entry, emptied, arena, target.shared);
     } else {
-        few.word()
-    });
+        put(entry, few.word(), arena, target.shared);
+    }
+}
+
+/// Publishes the word of a set that has holders: in short if that is possible, else in the slot's cell.
+fn put(entry: Slot<'_>, word: u64, arena: &mut Arena, shared: &Shared) {
+    if let Some(brief) = brief::of_word(word) {
+        put_brief(entry, brief, arena, shared);
+    } else if let Some(cell) = brief::cell(entry.brief()) {
+        arena.cells.replace(&shared.cells, cell, word);
+    } else {
+        let cell = arena.cells.put(&shared.cells, word, &shared.grace);
+        entry.publish(brief::in_cell(cell));
+    }
+}
+
+fn put_brief(entry: Slot<'_>, brief: u32, arena: &mut Arena, shared: &Shared) {
+    let before = entry.brief();
+    entry.publish(brief);
+    if let Some(cell) = brief::cell(before) {
+        arena.cells.retire(cell, &shared.grace);
+    }
 }
 
 /// Moves what is left of a bitmap back into the slot, if it is little.
 fn unspill_if_few(
-    entry: &Slot,
+    entry: Slot<'_>,
     set: Set<'_>,
     bits: &[AtomicU64],
     arena: &mut Arena,
@@ -178,7 +209,7 @@ fn unspill_if_few(
     if bitmap::slots(bits).nth(UNSPILL_AT).is_none() {
         let shared = target.shared;
         count(&shared.counters.events.unspills);
-        publish_few(entry, inlined(bitmap::slots(bits)), target);
+        publish_few(entry, inlined(bitmap::slots(bits)), arena, target);
         arena.retire(set.word(), &shared.grace);
     }
 }

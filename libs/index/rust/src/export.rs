@@ -70,10 +70,11 @@ impl Index {
         places: &[u16],
         visit: &mut impl FnMut(usize, Tier, u64),
     ) {
+        let cells = &*self.shared.cells;
         let off_device = tables.table(Kind::OffDevice);
         let on_device = |hash: u64, slot: u16| {
             let place = self.directories[0].place(hash);
-            off_device.is_none_or(|table| !table.contains(place, hash, slot))
+            off_device.is_none_or(|table| !table.contains(place, hash, slot, cells))
         };
         let kinds = [
             (Kind::Anywhere, Tier::Device),
@@ -85,7 +86,7 @@ impl Index {
             let Some(table) = tables.table(kind) else {
                 continue;
             };
-            for (hash, set) in table.held() {
+            for (hash, set) in table.held(cells) {
                 let mut hold = |slot: u16| {
                     let place = places[usize::from(slot)];
                     if place != UNWANTED && (kind != Kind::Anywhere || on_device(hash, slot)) {

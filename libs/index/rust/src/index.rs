@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use kvatlas_pages::Preparer;
 
+use crate::cells::Cells;
 use crate::counters::{Counters, Events};
 use crate::grace::Grace;
 use crate::membership::{self, Directories, Kind, Writing};
@@ -53,15 +54,19 @@ impl Index {
             "shard_bits is {}, at most 16",
             config.shard_bits
         );
+        let cells = Arc::<Cells>::default();
         Self {
+            directories: std::array::from_fn(|_| {
+                Directory::new(config.shard_bits, Arc::clone(&cells))
+            }),
             shared: Shared {
                 grace: Grace::new(),
                 roster: Roster::new(),
                 counters: Counters::default(),
                 pages: Arc::default(),
+                cells,
                 initial_slots: config.initial_slots_per_shard.into(),
             },
-            directories: std::array::from_fn(|_| Directory::new(config.shard_bits)),
             shards: Shards::new(1 << config.shard_bits),
             sweeper: Mutex::default(),
         }
@@ -233,13 +238,14 @@ impl Index {
             roster,
             counters,
             pages,
+            cells,
             ..
         } = &self.shared;
         let load = |bytes: &tally::AtomicUsize| bytes.load(tally::Ordering::Relaxed);
         let directories: usize = self.directories.iter().map(Directory::bytes).sum();
         MemoryUse {
             tables: load(&counters.table_bytes),
-            bitmaps: load(&counters.bitmap_bytes),
+            bitmaps: load(&counters.bitmap_bytes) + cells.bytes(),
             fixed: grace.fixed_bytes()
                 + roster.bytes()
                 + directories

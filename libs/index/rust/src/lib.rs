@@ -16,7 +16,8 @@
 //! 2. [`rights`] – who may write to a shard
 //! 3. [`membership`] – what storing or removing on one tier means for the tables of a shard
 //! 4. [`table`] / [`shard_table`] – open addressing: what readers see, what the one writer does
-//! 5. [`set`] / [`bitmap`] – a slot's set word: up to four workers inline, more in a bitmap
+//! 5. [`set`] / [`bitmap`] – a slot's set word: up to four workers inline, more in a bitmap; [`brief`] / [`cells`] – how
+//!    the slot keeps it in half a word
 //! 6. [`roster`] – worker slots, their lives, what is matchable now
 //! 7. [`sweep`] – removal of dead workers' memberships in bounded slices
 //! 8. [`grace`] – when memory and worker slots may be used again
@@ -30,6 +31,8 @@
 
 mod answer;
 mod bitmap;
+mod brief;
+mod cells;
 mod counters;
 mod draw;
 mod entry;

@@ -72,7 +72,7 @@ fn more(most: usize) -> usize {
     most + further.and_then(|more| more.parse().ok()).unwrap_or(0)
 }
 
-/// One shard, of the smallest table there is: four slots, three keys.
+/// One shard, of the smallest table there is: five slots, four keys.
 fn small() -> Arc<Index> {
     Arc::new(Index::new(IndexConfig {
         shard_bits: 0,

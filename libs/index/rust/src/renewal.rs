@@ -12,16 +12,17 @@ use crate::sync::atomic::Ordering::Relaxed;
 use kvatlas_pages::SMALL_PAGE;
 
 use crate::bitmap;
+use crate::brief;
 use crate::counters::{count, count_many};
 use crate::entry::packed;
-use crate::set::{Holders, Set, is_held};
+use crate::set::{self, Holders, Set};
 use crate::shard_table::{ShardTable, Shared, Target};
-use crate::table::{Directory, SLOTS_PER_LINE, Slot, Slots, capacity_of_class, class_for};
+use crate::table::{Directory, Line, SLOTS_PER_LINE, Slots, class_for, lines_of_class};
 use crate::zeroed::Zeroed;
 
-/// Keys a table of `capacity` slots may have: 7/8, and always one slot vacant.
+/// Keys a table of `capacity` slots may have: 4/5, and always one slot vacant.
 pub(crate) fn most_keys(capacity: usize) -> usize {
-    capacity * 7 / 8
+    capacity * 4 / 5
 }
 
 /// Slots for `held` keys in a table that comes and goes: 60 % full.
@@ -30,7 +31,7 @@ pub(crate) fn fitting_slots(held: usize) -> usize {
 }
 
 /// From one table to the next of a shard that grows.
-const GROWTH: f64 = 1.5;
+const GROWTH: f64 = 2.0;
 /// A table that has grown is less full than this.
 const MOST_FULL_AFTER_GROWTH: f64 = 0.7;
 
@@ -65,21 +66,20 @@ fn next_slots(shared: &Shared, shard: usize, held: usize, keyed: usize) -> usize
 pub(crate) fn slots_reserved(memberships: usize, shards: usize) -> usize {
     let keys = memberships as f64 / shards as f64;
     // No shard has many more than its share: five standard deviations.
-    ((keys + 5.0 * keys.sqrt()) * 8.0 / 7.0).ceil() as usize
+    ((keys + 5.0 * keys.sqrt()) * 5.0 / 4.0).ceil() as usize
 }
 
 impl ShardTable {
     /// Makes the table as large as a shard's smallest is, if it is not, and takes its memory from the system.
     pub fn reserve(&mut self, target: Target<'_>, shard: usize) {
-        let least = capacity_of_class(class_for(first_rung(target.shared, shard)));
+        let least = lines_of_class(class_for(first_rung(target.shared, shard)));
         // Twice where nobody holds anything any more: then the first time only gives the table up.
-        while self.slots.as_ref().map_or(0, Zeroed::len) < least {
+        while self.lines.as_ref().map_or(0, Zeroed::len) < least {
             self.renew(target, shard);
         }
-        let slots = self.slots.as_ref().map_or(&[][..], Zeroed::as_slice);
-        for entry in slots.iter().step_by(SMALL_PAGE / size_of::<Slot>()) {
-            entry.publish(entry.word());
-        }
+        let lines = self.lines.as_ref().map_or(&[][..], Zeroed::as_slice);
+        let page_lines = SMALL_PAGE / size_of::<Line>();
+        lines.iter().step_by(page_lines).for_each(Line::touch);
     }
 
     /// Copies what counts into a new generation of fitting size, announces it, retires the old.
@@ -90,14 +90,14 @@ impl ShardTable {
             shared, directory, ..
         } = target;
         let (keyed, held) = (self.keyed(), self.held);
-        let (old, old_arena) = (self.slots.take(), std::mem::take(&mut self.arena));
+        let (old, old_arena) = (self.lines.take(), std::mem::take(&mut self.arena));
         let old_len = old.as_ref().map_or(0, Zeroed::len);
         let gives_up = held == 0 && keyed > 0;
         self.generation += 1;
         (self.room, self.held) = (0, 0);
         if !gives_up {
             let class = class_for(next_slots(shared, shard, held, keyed));
-            let array = Zeroed::new_in(&shared.pages, capacity_of_class(class));
+            let array = Zeroed::new_in(&shared.pages, lines_of_class(class));
             shared
                 .counters
                 .table_bytes
@@ -105,16 +105,16 @@ impl ShardTable {
             if let Some(old) = &old {
                 self.copy(old, &array, shared, directory);
             }
-            self.room = most_keys(array.len()) - self.held;
+            self.room = most_keys(array.len() * SLOTS_PER_LINE) - self.held;
             self.shrinks = class > class_for(first_rung(shared, shard));
             // SAFETY: of that class, owned by `self` until the next call, retired below then.
             unsafe { directory.announce(shard, Some((&array, class))) };
-            self.slots = Some(array);
+            self.lines = Some(array);
         } else {
             // SAFETY: nothing is announced.
             unsafe { directory.announce(shard, None) };
         }
-        let new_len = self.slots.as_ref().map_or(0, Zeroed::len);
+        let new_len = self.lines.as_ref().map_or(0, Zeroed::len);
         let Some(old) = old else { return };
         let events = &shared.counters.events;
         count(match new_len.cmp(&old_len) {
@@ -135,24 +135,22 @@ impl ShardTable {
 
     fn copy(
         &mut self,
-        old: &Zeroed<Slot>,
-        new: &Zeroed<Slot>,
+        old: &Zeroed<Line>,
+        new: &Zeroed<Line>,
         shared: &Shared,
         directory: &Directory,
     ) {
         let any_dead = shared.roster.any_dead();
         let (slots, mut held, mut swept) = (Slots::of(new), 0, 0);
-        let mut keyed = vec![0; new.len() / SLOTS_PER_LINE];
-        for entry in old.as_slice() {
-            let set = entry.set();
-            let word = if any_dead || set.is_spilled() {
-                self.kept(set, any_dead, &mut swept, shared)
-            } else {
-                set.word()
-            };
-            if is_held(word) {
+        let mut keyed = vec![0; new.len()];
+        for entry in Slots::of(old).all(&shared.cells) {
+            let mut brief = entry.brief();
+            if brief::is_held(brief) && (any_dead || brief::cell(brief).is_some()) {
+                brief = self.kept(entry.set(), any_dead, &mut swept, shared);
+            }
+            if brief::is_held(brief) {
                 let key = entry.key();
-                slots.fill(&mut keyed, directory.place(key).scaled, key, word);
+                slots.fill(&mut keyed, directory.place(key).scaled, key, brief);
                 held += 1;
             }
         }
@@ -160,10 +158,10 @@ impl ShardTable {
         count_many(&shared.counters.events.swept_memberships, swept);
     }
 
-    /// The word of a set without its dead, its bitmap, if it needs one, in the new arena.
-    fn kept(&mut self, set: Set<'_>, any_dead: bool, swept: &mut usize, shared: &Shared) -> u64 {
+    /// What a slot keeps of a set without its dead, its bitmap, if it needs one, in the new arena; vacant if none is left.
+    fn kept(&mut self, set: Set<'_>, any_dead: bool, swept: &mut usize, shared: &Shared) -> u32 {
         let roster = &shared.roster;
-        match set.holders() {
+        let word = match set.holders() {
             Holders::Few(few) => {
                 let kept = few.filtered(|slot| !roster.is_dead(slot));
                 *swept += few.len() - kept.len();
@@ -178,6 +176,13 @@ impl ShardTable {
                 let kept = bitmap::slots(bits).filter(is_kept);
                 packed(kept, width, &mut self.arena, shared)
             }
+        };
+        if !set::is_held(word) {
+            return brief::VACANT;
         }
+        brief::of_word(word).unwrap_or_else(|| {
+            let cell = self.arena.cells.put(&shared.cells, word, &shared.grace);
+            brief::in_cell(cell)
+        })
     }
 }

@@ -1,4 +1,4 @@
-//! The set word of a table slot: who holds the block.
+//! A set word: who holds the block of a table slot. The slot itself keeps it in short, see [`crate::brief`].
 //!
 //! ```text
 //!  63   60 59                                                         0
@@ -6,14 +6,13 @@
 //! │ tag   │                                                           │
 //! ├───────┼──────────────┬──────────────┬──────────────┬──────────────┤
 //! │ 0     │ vacant: no key was ever written to this slot (all zero)   │
-//! │ 1     │ empty: the key is there, nobody holds it; epoch (60 bit)  │
+//! │ 1     │ empty: the key is there, nobody holds it                  │
 //! │ 2..5  │ id 3 (15 bit)│ id 2         │ id 1         │ id 0         │  1 to 4 workers, ascending
 //! │ 6     │ width in words (12 bit)     │ address of a bitmap (48 bit)│  5 workers and more
 //! └───────┴──────────────┴──────────────┴──────────────┴──────────────┘
 //! ```
 //!
-//! The epoch in an empty word is the one from which on no reader can still see the set that was emptied, so that
-//! the slot may be given another key. Ids are kept ascending, so equal inline sets are equal words. 15 bits make 32,768 worker slots.
+//! Ids are kept ascending, so equal inline sets are equal words. 15 bits make 32,768 worker slots.
 //! The word alone says how long the bitmap is, so a reader needs nothing else to read it.
 //!
 //! `unsafe` here: a [`Set`] vouches that its word's bitmap may be read for as long as it lives. Sound
@@ -36,7 +35,6 @@ const TAG_EMPTY: u64 = 1;
 const TAG_SPILLED: u64 = 6;
 /// The smallest word that names a holder.
 const FIRST_HELD: u64 = (TAG_EMPTY + 1) << TAG_SHIFT;
-const EPOCH_MASK: u64 = (1 << TAG_SHIFT) - 1;
 const WIDTH_SHIFT: u32 = 48;
 const ADDRESS_MASK: u64 = (1 << WIDTH_SHIFT) - 1;
 
@@ -44,19 +42,6 @@ const ADDRESS_MASK: u64 = (1 << WIDTH_SHIFT) - 1;
 pub(crate) const VACANT: u64 = 0;
 /// The word of a slot whose key nobody holds.
 pub(crate) const EMPTY: u64 = TAG_EMPTY << TAG_SHIFT;
-
-/// The word of a slot that nobody holds any more, whose key may be replaced from `epoch` on.
-#[inline]
-pub(crate) fn emptied(epoch: u64) -> u64 {
-    EMPTY | epoch & EPOCH_MASK
-}
-
-/// Whether a slot with this word may be given a new key in epoch `now`.
-#[inline]
-pub(crate) fn takes_key(word: u64, now: u64) -> bool {
-    // A vacant word is all zero, so it passes as one that was emptied in epoch 0.
-    (word < FIRST_HELD) & (word & EPOCH_MASK <= now)
-}
 
 /// Whether somebody holds the block of a slot with this word.
 #[inline]
@@ -80,8 +65,8 @@ pub(crate) struct Set<'p> {
 
 impl<'p> Set<'p> {
     /// # Safety
-    /// `word` was loaded (with `Acquire`, or under the writer's lock) from a slot of a table that is
-    /// protected for `'p`, or is [`VACANT`], [`EMPTY`] or [`Few::word`].
+    /// `word` is [`crate::cells::Cells::word`] of a slot of a table that is protected for `'p`, or [`VACANT`], or
+    /// [`Few::word`].
     pub unsafe fn from_word(word: u64) -> Self {
         Self {
             word,
@@ -91,10 +76,6 @@ impl<'p> Set<'p> {
 
     pub fn word(self) -> u64 {
         self.word
-    }
-
-    pub fn is_vacant(self) -> bool {
-        self.word == VACANT
     }
 
     /// Nobody holds the block, be there a key or not.
@@ -167,6 +148,17 @@ impl Few {
         Self((1 + TAG_EMPTY) << TAG_SHIFT | u64::from(slot))
     }
 
+    /// The set of so many ids, at most four, which ascend.
+    #[inline(always)]
+    pub fn ascending<const N: usize>(ids: [u16; N]) -> Self {
+        const { assert!(N <= MAX_INLINE) };
+        let mut word = (N as u64 + TAG_EMPTY) << TAG_SHIFT;
+        for (place, id) in (0..).zip(ids) {
+            word |= u64::from(id) << (ID_BITS * place);
+        }
+        Self(word)
+    }
+
     fn id(self, place: usize) -> u16 {
         (self.0 >> (ID_BITS * place as u32) & ID_MASK) as u16
     }
@@ -177,6 +169,11 @@ impl Few {
 
     pub fn contains(self, slot: u16) -> bool {
         self.ids().any(|id| id == slot)
+    }
+
+    /// The few that a word says.
+    pub fn of_word(word: u64) -> Option<Self> {
+        (is_held(word) && word >> TAG_SHIFT != TAG_SPILLED).then_some(Self(word))
     }
 
     /// The set with `slot`, which it does not hold yet; none if there is no room.

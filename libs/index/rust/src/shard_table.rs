@@ -9,12 +9,14 @@ use std::sync::Arc;
 use kvatlas_pages::Pages;
 
 use crate::bitmap::Arena;
+use crate::brief;
+use crate::cells::Cells;
 use crate::counters::Counters;
 use crate::entry::{self, Joined};
 use crate::grace::{Grace, Pin};
 use crate::renewal::{fitting_slots, most_keys};
 use crate::roster::Roster;
-use crate::set::{Few, Set, emptied, is_held, takes_key};
+use crate::set::Set;
 use crate::sync::tally::AtomicUsize;
 use crate::table::{Directory, Line, Place, SLOTS_PER_LINE, Slot, Slots, prefetch};
 use crate::zeroed::Zeroed;
@@ -25,6 +27,7 @@ pub(crate) struct Shared {
     pub roster: Roster,
     pub counters: Counters,
     pub pages: Arc<Pages>,
+    pub cells: Arc<Cells>,
     pub initial_slots: AtomicUsize,
 }
 
@@ -42,7 +45,7 @@ pub(crate) struct Target<'a> {
 #[repr(C)]
 pub(crate) struct ShardTable {
     // What every store reads comes first, within a cache line.
-    pub(crate) slots: Option<Zeroed<Slot>>,
+    pub(crate) lines: Option<Zeroed<Line>>,
     /// Slots that were never used and may still be.
     pub(crate) room: usize,
     /// Keys that somebody holds.
@@ -63,7 +66,7 @@ pub(crate) struct Search<'p> {
     run: u16,
     /// Which search of its call it is.
     pub order: u32,
-    /// First slot of the line that it reads next.
+    /// The line that it reads next.
     at: u32,
     /// Lines that were read, full of other keys.
     step: u32,
@@ -135,40 +138,23 @@ impl<'p> Search<'p> {
     #[inline(always)]
     fn note_spare(&mut self, line: &Line, now: u64) {
         if self.spare == 0 {
-            let free = marks(line, |entry| takes_key(entry.word(), now));
+            let free = line.free(now);
             if free != 0 {
-                self.spare = self.at + free.trailing_zeros() + 1;
+                self.spare = self.at * SLOTS_PER_LINE as u32 + free.trailing_zeros() + 1;
             }
         }
     }
 
-    fn spare(&self) -> Option<&'p Slot> {
-        self.slots.slot((self.spare as usize).checked_sub(1)?)
+    fn spare(&self, cells: &'p Cells) -> Option<Slot<'p>> {
+        let at = (self.spare as usize).checked_sub(1)?;
+        self.slots.slot(at, cells)
     }
 }
 
-/// A bit for each slot of a line, the first in the lowest.
+/// The first of the slots of a line that are marked.
 #[inline(always)]
-fn marks(line: &Line, marked: impl Fn(&Slot) -> bool) -> u32 {
-    let [first, second, third, fourth] = line;
-    u32::from(marked(first))
-        | u32::from(marked(second)) << 1
-        | u32::from(marked(third)) << 2
-        | u32::from(marked(fourth)) << 3
-}
-
-/// The first slot of a line with that key. For key 0 it may be a vacant one, if the line does not have it.
-#[inline(always)]
-fn keyed(line: &Line, hash: u64) -> Option<&Slot> {
-    // No short circuit: which of a line's slots it is cannot be foreseen.
-    let same = marks(line, |slot| slot.key() == hash);
-    (same != 0).then(|| &line[same.trailing_zeros() as usize % SLOTS_PER_LINE])
-}
-
-/// Whether a search ends here, because a key that is further on would have taken a slot of this line.
-#[inline(always)]
-fn has_vacancy(line: &Line) -> bool {
-    line[SLOTS_PER_LINE - 1].set().is_vacant()
+fn first<'p>(line: &'p Line, marks: u32, cells: &'p Cells) -> Slot<'p> {
+    line.slot(marks.trailing_zeros() as usize % SLOTS_PER_LINE, cells)
 }
 
 /// What came of a look at a search's next line.
@@ -197,17 +183,18 @@ fn alone<'p>(target: Target<'p>, hash: u64, mut step: impl FnMut(&mut Search<'p>
 
 impl ShardTable {
     pub fn is_unused(&self) -> bool {
-        self.slots.is_none()
+        self.lines.is_none()
     }
 
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    pub fn contains(&self, place: Place, hash: u64, slot: u16) -> bool {
-        self.slots
-            .as_ref()
-            .is_some_and(|array| Slots::of(array).locate(hash, place.scaled).1.contains(slot))
+    pub fn contains(&self, place: Place, hash: u64, slot: u16, cells: &Cells) -> bool {
+        self.lines.as_ref().is_some_and(|array| {
+            let set = Slots::of(array).locate(hash, place.scaled, cells);
+            set.contains(slot)
+        })
     }
 
     /// Looks at the search's next line, to add `slot` to the holders of its hash.
@@ -218,30 +205,33 @@ impl ShardTable {
         search: &mut Search<'p>,
         slot: u16,
     ) -> Step {
-        if !search.slots.are_of(self.slots.as_ref()) {
+        if !search.slots.are_of(self.lines.as_ref()) {
             return Step::Anew;
         }
         let Some(line) = search.line() else {
             self.renew(target, search.shard());
             return Step::Anew;
         };
-        let one = Few::one(slot).word();
-        if let Some(entry) = keyed(line, search.hash) {
-            let set = entry.set();
-            if set.word() == one {
+        let cells = &*target.directory.cells;
+        let one = brief::one(slot);
+        let keyed = line.with_key(search.hash);
+        if keyed != 0 {
+            let entry = first(line, keyed, cells);
+            let brief = entry.brief();
+            if brief == one {
                 return Step::Done(false);
             }
-            if !set.is_vacant() {
-                return Step::Done(self.insert_beside(target, search.shard(), entry, set, slot));
+            if brief != brief::VACANT {
+                return Step::Done(self.insert_beside(target, search.shard(), entry, slot));
             }
         }
-        if !has_vacancy(line) {
+        if !line.has_vacancy() {
             search.note_spare(line, target.now);
             search.advance(target.directory);
             return Step::Further;
         }
-        if let Some(spare) = search.spare() {
-            if takes_key(spare.word(), target.now) {
+        if let Some(spare) = search.spare(cells) {
+            if brief::takes_key(spare.brief(), target.now) {
                 spare.claim(search.hash, one);
                 self.held += 1;
                 return Step::Done(true);
@@ -249,9 +239,8 @@ impl ShardTable {
             // Another search in flight has taken it, perhaps for the same hash: on a line that this one has passed.
             return Step::Anew;
         }
-        let free = marks(line, |entry| takes_key(entry.word(), target.now));
-        let entry = &line[free.trailing_zeros() as usize % SLOTS_PER_LINE];
-        if entry.set().is_vacant() {
+        let entry = first(line, line.free(target.now), cells);
+        if entry.brief() == brief::VACANT {
             if self.room == 0 {
                 self.renew(target, search.shard());
                 return Step::Anew;
@@ -269,17 +258,15 @@ impl ShardTable {
         &mut self,
         target: Target<'_>,
         shard: usize,
-        entry: &Slot,
-        set: Set<'_>,
+        entry: Slot<'_>,
         slot: u16,
     ) -> bool {
-        match entry::join(entry, set, slot, &mut self.arena, target.shared) {
+        match entry::join(entry, entry.set(), slot, &mut self.arena, target.shared) {
             Joined::Already => return false,
             Joined::First => self.held += 1,
             Joined::Beside => {}
             Joined::Wider => {
-                let slots = self.slots.as_ref().map_or(0, Zeroed::len);
-                if self.arena.wants_packing(slots / 4) {
+                if self.arena.wants_packing(self.capacity() / 4) {
                     self.renew(target, shard);
                 }
             }
@@ -295,40 +282,53 @@ impl ShardTable {
         search: &mut Search<'p>,
         slot: u16,
     ) -> Step {
-        if !search.slots.are_of(self.slots.as_ref()) {
+        if !search.slots.are_of(self.lines.as_ref()) {
             return Step::Anew;
         }
         let Some(line) = search.line() else {
             return Step::Done(false);
         };
-        if let Some(entry) = keyed(line, search.hash) {
-            let set = entry.set();
-            if set.word() == Few::one(slot).word() {
-                entry.publish(emptied(target.pin.unlinked_passes()));
+        let keyed = line.with_key(search.hash);
+        if keyed != 0 {
+            let entry = first(line, keyed, &target.directory.cells);
+            let brief = entry.brief();
+            if brief == brief::one(slot) {
+                entry.publish(brief::emptied(target.pin.unlinked_passes()));
                 self.lost_one(target, search.shard());
                 return Step::Done(true);
             }
-            if !set.is_vacant() {
-                let (left, any) = entry::leave(entry, set, slot, &mut self.arena, target);
-                if left && !any {
-                    self.lost_one(target, search.shard());
-                }
-                return Step::Done(left);
+            if brief != brief::VACANT {
+                return Step::Done(self.remove_from(target, search.shard(), entry, slot));
             }
         }
-        if has_vacancy(line) {
+        if line.has_vacancy() {
             return Step::Done(false);
         }
         search.advance(target.directory);
         Step::Further
     }
 
+    /// Takes `slot` from a set that may have others.
+    #[inline(never)]
+    fn remove_from(
+        &mut self,
+        target: Target<'_>,
+        shard: usize,
+        entry: Slot<'_>,
+        slot: u16,
+    ) -> bool {
+        let (left, any) = entry::leave(entry, entry.set(), slot, &mut self.arena, target);
+        if left && !any {
+            self.lost_one(target, shard);
+        }
+        left
+    }
+
     #[inline(always)]
     fn lost_one(&mut self, target: Target<'_>, shard: usize) {
         self.held -= 1;
-        let slots = self.slots.as_ref().map_or(0, Zeroed::len);
         // More than what `shrink` shrinks at, less than what is usual.
-        if self.held < slots / 3 && (self.shrinks || self.held == 0) {
+        if self.held < self.capacity() / 3 && (self.shrinks || self.held == 0) {
             self.shrink(target, shard);
         }
     }
@@ -356,19 +356,21 @@ impl ShardTable {
         budget: usize,
         gone: &[u64],
     ) -> (usize, usize, bool) {
-        let Some(array) = self.slots.as_ref() else {
+        let Some(array) = self.lines.as_ref() else {
             return (0, 0, true);
         };
-        let slots = array.as_slice();
+        let slots = Slots::of(array);
         let to = from.saturating_add(budget).min(slots.len());
         let mut removed = 0;
-        for entry in &slots[from.min(to)..to] {
-            let set = entry.set();
-            if set.is_empty() {
+        for at in from.min(to)..to {
+            let Some(entry) = slots.slot(at, &target.shared.cells) else {
+                break;
+            };
+            if !brief::is_held(entry.brief()) {
                 continue;
             }
-            removed += entry::purge(entry, set, gone, &mut self.arena, target);
-            self.held -= usize::from(!is_held(entry.word()));
+            removed += entry::purge(entry, entry.set(), gone, &mut self.arena, target);
+            self.held -= usize::from(!brief::is_held(entry.brief()));
         }
         (to - from.min(to), removed, to == slots.len())
     }
@@ -376,25 +378,28 @@ impl ShardTable {
     /// Publishes a smaller table if few of the slots are of use.
     #[inline(never)]
     pub fn shrink(&mut self, target: Target<'_>, shard: usize) {
-        let Some(array) = &self.slots else { return };
         // Below half of what a new table would be filled to.
-        let sparse = array.len() > fitting_slots(2 * self.held);
-        let emptied = self.held == 0 && self.keyed() * 4 > array.len();
+        let sparse = self.capacity() > fitting_slots(2 * self.held);
+        let emptied = self.held == 0 && self.keyed() * 4 > self.capacity();
         if emptied || sparse && self.shrinks {
             self.renew(target, shard);
         }
     }
 
+    /// The number of slots.
+    pub fn capacity(&self) -> usize {
+        self.lines.as_ref().map_or(0, Zeroed::len) * SLOTS_PER_LINE
+    }
+
     /// Slots with a key.
     pub fn keyed(&self) -> usize {
-        let capacity = self.slots.as_ref().map_or(0, Zeroed::len);
-        most_keys(capacity) - self.room
+        most_keys(self.capacity()) - self.room
     }
 
     /// Every hash that has holders, with them.
-    pub fn held(&self) -> impl Iterator<Item = (u64, Set<'_>)> {
-        let slots = self.slots.as_ref().map_or(&[][..], Zeroed::as_slice);
-        let entries = slots.iter().map(|entry| (entry.key(), entry.set()));
+    pub fn held<'p>(&'p self, cells: &'p Cells) -> impl Iterator<Item = (u64, Set<'p>)> {
+        let slots = self.lines.as_ref().map(Slots::of).unwrap_or_default();
+        let entries = slots.all(cells).map(|entry| (entry.key(), entry.set()));
         entries.filter(|(_, set)| !set.is_empty())
     }
 }

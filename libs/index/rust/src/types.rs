@@ -8,8 +8,8 @@ pub struct IndexConfig {
     /// The table has `2^shard_bits` shards, each with a writer lock of its own and a growth of its
     /// own. Many small shards keep each growth short. At most 16.
     pub shard_bits: u32,
-    /// Table slots (16 bytes each) a shard gets when its first block arrives; never fewer than
-    /// 16. Shards start up to 1.5 times as large as this, each by another factor, so that their growths
+    /// Table slots (five to 64 bytes) a shard gets when its first block arrives; never fewer than
+    /// 20. Shards start up to twice as large as this, each by another factor, so that their growths
     /// spread evenly.
     pub initial_slots_per_shard: usize,
 }

@@ -2,10 +2,12 @@
 
 use super::{Arc, Orders, allocated, explore, found, live, remove, settle, small, spawn, store};
 use crate::bitmap::{self, Arena};
+use crate::brief;
+use crate::cells::{Cells, Own};
 use crate::counters::Counters;
 use crate::grace::Grace;
-use crate::set::Holders;
-use crate::table::{SLOTS_PER_LINE, Slot};
+use crate::set::{Few, Holders};
+use crate::table::{Line, Slot};
 use crate::types::Tier;
 use crate::zeroed::Zeroed;
 
@@ -38,14 +40,27 @@ fn spilling_and_returning_show_every_holder() {
 
 struct Stage {
     grace: Grace,
-    array: Zeroed<Slot>,
+    cells: Arc<Cells>,
+    line: Zeroed<Line>,
 }
 
 impl Stage {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            grace: Grace::new(),
+            cells: Arc::default(),
+            line: Zeroed::new(1),
+        })
+    }
+
+    fn slot(&self, at: usize) -> Slot<'_> {
+        self.line.as_slice()[0].slot(at, &self.cells)
+    }
+
     /// Members of the set in slot `at`, read twice under one pin.
     fn read(&self, at: usize) -> [Vec<u16>; 2] {
         let _pin = self.grace.pin();
-        let set = self.array.as_slice()[at].set();
+        let set = self.slot(at).set();
         [(); 2].map(|()| match set.holders() {
             Holders::Few(few) => few.ids().collect(),
             Holders::Many(bits) => bitmap::slots(bits).collect(),
@@ -57,19 +72,18 @@ impl Stage {
 #[test]
 fn a_bitmap_is_not_used_again_while_it_may_be_read() {
     explore("bitmap::widen_and_reuse", Orders::Preemptions(3), || {
-        let stage = Arc::new(Stage {
-            grace: Grace::new(),
-            array: Zeroed::new(SLOTS_PER_LINE),
-        });
+        let stage = Stage::new();
         let counters = Counters::default();
         let mut arena = Arena::default();
         let mut make = |width, members: &[u16]| {
             let members = members.iter().copied();
             arena.make(width, members, &stage.grace, &counters)
         };
-        let entries = stage.array.as_slice();
         let narrow = make(1, &[1, 2]);
-        entries[0].claim(7, narrow);
+        let wide = make(2, &[1, 2, 65]);
+        let mut own = Own::default();
+        let cell = own.put(&stage.cells, narrow, &stage.grace);
+        stage.slot(0).claim(7, brief::in_cell(cell));
         let reader = spawn({
             let stage = Arc::clone(&stage);
             move || {
@@ -79,19 +93,52 @@ fn a_bitmap_is_not_used_again_while_it_may_be_read() {
                 }
             }
         });
-        entries[0].publish(make(2, &[1, 2, 65]));
+        own.replace(&stage.cells, cell, wide);
         arena.retire(narrow, &stage.grace);
-        let wide = entries[0].set();
-        if let Holders::Many(bits) = wide.holders() {
+        if let Holders::Many(bits) = stage.slot(0).set().holders() {
             bitmap::assign(bits, 1, false);
         }
+        let other = own.put(&stage.cells, wide, &stage.grace);
         for at in 9..11 {
             let word = arena.make(1, [at].into_iter(), &stage.grace, &counters);
-            entries[1].publish(word);
+            own.replace(&stage.cells, other, word);
         }
+        stage.slot(1).claim(8, brief::in_cell(other));
         reader.join().unwrap();
         assert_eq!(stage.read(0)[0], [2, 65]);
         assert_eq!(stage.read(1)[0], [10]);
+    });
+}
+
+/// A set of three leaves its cell for the slot; its cell becomes another's as soon as that is allowed.
+#[test]
+fn a_cell_is_not_used_again_while_it_may_be_read() {
+    explore("bitmap::cell", Orders::Preemptions(3), || {
+        let stage = Stage::new();
+        let mut own = Own::default();
+        let few = |ids: &[u16]| ids.iter().fold(Few::EMPTY, |few, &id| few.with(id).unwrap());
+        let cell = own.put(&stage.cells, few(&[1, 2, 3, 4]).word(), &stage.grace);
+        stage.slot(0).claim(7, brief::in_cell(cell));
+        let reader = spawn({
+            let stage = Arc::clone(&stage);
+            move || {
+                for members in stage.read(0) {
+                    let was = [&[1, 2, 3, 4][..], &[1, 2, 3]].contains(&&members[..]);
+                    assert!(was, "{members:?}");
+                }
+            }
+        });
+        let three = brief::of_word(few(&[1, 2, 3]).word());
+        stage.slot(0).publish(three.unwrap());
+        own.retire(cell, &stage.grace);
+        let mut cells = Vec::new();
+        for id in 9..11 {
+            cells.push(own.put(&stage.cells, few(&[5, 6, 7, id]).word(), &stage.grace));
+        }
+        stage.slot(1).claim(8, brief::in_cell(cells[1]));
+        reader.join().unwrap();
+        assert_eq!(stage.read(0)[0], [1, 2, 3]);
+        assert_eq!(stage.read(1)[0], [5, 6, 7, 10]);
     });
 }
 

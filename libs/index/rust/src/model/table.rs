@@ -2,29 +2,32 @@
 
 use super::{Arc, Orders, allocated, explore, found, live, remove, settle, small, spawn, store};
 use crate::index::Index;
+use crate::brief;
+use crate::cells::Cells;
 use crate::set::Few;
-use crate::table::{SLOTS_PER_LINE, Slot, Slots};
+use crate::table::{Line, Slots};
 use crate::zeroed::Zeroed;
 
 #[test]
 fn a_reader_that_sees_a_word_has_its_key() {
     explore("table::claim", Orders::Every, || {
-        let array = Arc::new(Zeroed::<Slot>::new(SLOTS_PER_LINE));
+        let array = Arc::new(Zeroed::<Line>::new(1));
+        let cells = Arc::<Cells>::default();
         let reader = spawn({
-            let array = Arc::clone(&array);
+            let (array, cells) = (Arc::clone(&array), Arc::clone(&cells));
             move || {
                 let slots = Slots::of(&array);
                 // A word beside a key that is not there yet would be the word of key 0, which is a hash like any other.
-                let (_, set) = slots.locate(0, 0);
-                assert!(set.is_vacant(), "nobody ever held that");
-                let (_, set) = slots.locate(7, 0);
-                assert!(set.is_vacant() || set.word() == Few::one(1).word());
+                let set = slots.locate(0, 0, &cells);
+                assert!(set.is_empty(), "nobody ever held that");
+                let set = slots.locate(7, 0, &cells);
+                assert!(set.is_empty() || set.word() == Few::one(1).word());
             }
         });
-        array.as_slice()[0].claim(7, Few::one(1).word());
+        array.as_slice()[0].slot(0, &cells).claim(7, brief::one(1));
         // No more: a search ends at a vacant slot, of which the one writer always keeps one.
         reader.join().unwrap();
-        let (_, set) = Slots::of(&array).locate(7, 0);
+        let set = Slots::of(&array).locate(7, 0, &cells);
         assert_eq!(set.word(), Few::one(1).word());
     });
 }
@@ -43,14 +46,14 @@ fn sees(index: &Arc<Index>, stable: u64) -> super::JoinHandle<()> {
 fn growth_loses_nothing_and_frees_nothing_too_soon() {
     explore("table::growth", Orders::Preemptions(3), || {
         let index = small();
-        let one = live(&index, 1, &[1, 2, 3]);
+        let one = live(&index, 1, &[1, 2, 3, 4]);
         let reader = sees(&index, 1);
-        store(&index, one, &[4]);
+        store(&index, one, &[5]);
         assert_eq!(index.events().growths, 1);
         let _ = index.sweep(4);
         let _ = index.sweep(4);
         reader.join().unwrap();
-        assert_eq!(found(&index, &[1, 2, 3, 4]), [(1, 4)]);
+        assert_eq!(found(&index, &[1, 2, 3, 4, 5]), [(1, 5)]);
         settle(&index);
     });
 }
