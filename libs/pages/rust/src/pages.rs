@@ -230,7 +230,7 @@ impl Heap {
 
     /// The hole with the most pages that take memory already, if it is worth going on in.
     fn longest_stretch(&mut self, bytes: usize) -> Option<Range<usize>> {
-        let least = LEAST_IN_STRETCH.max(4 * bytes);
+        let least = LEAST_IN_STRETCH.max(bytes.saturating_mul(4));
         let holes = self.by_size.range((least, 0)..);
         let &(size, address) =
             holes.max_by_key(|&&(size, address)| self.taken_in(address, size))?;

@@ -48,8 +48,12 @@ impl Pages {
         self.wanted.notify_all();
     }
 
-    /// Takes one page ahead, without holding up those who take pieces; false if there are enough, or none to be had.
+    /// Takes one page ahead, without holding up those who take pieces; false if there are enough, or none to be had, or
+    /// another thread is at it: one page at a time is kept from going with its region.
     fn prepare(&self, heap: &mut MutexGuard<'_, Heap>) -> bool {
+        if heap.preparing.is_some() {
+            return false;
+        }
         let Some((first, address)) = heap.next_ahead() else {
             return false;
         };
@@ -162,6 +166,22 @@ mod tests {
         }
         assert_eq!(pages.idle_bytes(), 0);
         assert!(pages.heap.lock().regions.is_empty());
+    }
+
+    #[test]
+    fn of_two_who_take_pages_ahead_one_waits_for_the_other() {
+        let pages = Pages::default();
+        let piece = pages.take(PAGE / 4).unwrap();
+        let mut heap = pages.heap.lock();
+        let (_, address) = heap.next_ahead().unwrap();
+        heap.preparing = Some(address);
+        assert!(!pages.prepare(&mut heap));
+        assert_eq!(heap.preparing, Some(address));
+        heap.preparing = None;
+        assert!(pages.prepare(&mut heap));
+        drop(heap);
+        // SAFETY: taken for that size, and used no more.
+        unsafe { pages.give(piece, PAGE / 4) };
     }
 
     #[test]

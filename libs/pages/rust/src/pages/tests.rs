@@ -115,3 +115,17 @@ fn holes_are_filled_at_once_where_that_is_asked_for() {
         assert_eq!(pages.idle_bytes(), 0);
     }
 }
+
+#[test]
+fn more_than_there_is_is_refused_and_changes_nothing() {
+    let pages = Pages::default();
+    let piece = pages.take(PAGE / 4).unwrap();
+    for bytes in [1 << 50, 1 << 62, usize::MAX - PAGE, usize::MAX] {
+        assert_eq!(pages.take(bytes), None);
+        assert!(!pages.keep(bytes));
+    }
+    assert_eq!(pages.used_bytes(), PAGE / 4);
+    // SAFETY: taken for that size, and used no more.
+    unsafe { pages.give(piece, PAGE / 4) };
+    assert_eq!(pages.idle_bytes(), 0);
+}
