@@ -189,6 +189,35 @@ fn a_filter_means_the_same_workers_after_their_slots_are_used_again() {
 }
 
 #[test]
+fn a_filter_means_a_worker_that_is_shown_only_after_a_look_up_with_it() {
+    let index = Index::new(IndexConfig::default());
+    // The last one's slot lies where no shown one's does, in a word of its own.
+    let slots: Vec<SlotId> = (0..65)
+        .map(|id| index.allocate(worker(id)).unwrap())
+        .collect();
+    for &slot in &slots {
+        index.store(slot, Tier::Device, &[1]);
+    }
+    index.publish(slots[0]);
+    let filters = [
+        SlotFilter::of_workers([worker(0), worker(64)]),
+        SlotFilter::of_slots([slots[0], slots[64]]),
+    ];
+    let mut out = Matches::default();
+    let mut found = |filter: &SlotFilter| {
+        let options = FindOptions {
+            filter: Some(filter),
+            ..FindOptions::default()
+        };
+        index.find(Query::SequenceHashes(&[1]), &options, &mut out);
+        out.workers.len()
+    };
+    assert_eq!(filters.each_ref().map(&mut found), [1, 1]);
+    index.publish(slots[64]);
+    assert_eq!(filters.each_ref().map(&mut found), [2, 2]);
+}
+
+#[test]
 fn a_call_with_a_slot_of_another_index_or_an_ended_life_does_nothing() {
     let (index, larger) = (
         Index::new(IndexConfig::default()),
