@@ -24,7 +24,8 @@ pub struct FindOptions<'a> {
     /// Most workers to report; 0 for all.
     pub limit: usize,
     /// Verify every depth, for sets that may have holes. Otherwise a set that has a block counts as
-    /// having all blocks before it.
+    /// having all blocks before it; whether that block is looked at, and so how deep a set with holes seems to be, then
+    /// depends on the other sets and on what was asked with the same buffers before.
     pub exact: bool,
     /// Fewest leading blocks a worker must hold to be reported; 0 and 1 for any. The search begins there, so what
     /// matches less costs nothing and takes no one's place under the limit.
