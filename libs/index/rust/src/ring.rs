@@ -61,6 +61,12 @@ impl<'p> Ring<'p> {
         (self.first < self.end).then(|| &mut self.searches[self.first % IN_FLIGHT])
     }
 
+    /// Whether another search is for the same hash as the one whose turn it is.
+    pub fn has_equal_to_front(&self) -> bool {
+        let hash = |at: usize| self.searches[at % IN_FLIGHT].hash;
+        (self.first + 1..self.end).any(|at| hash(at) == hash(self.first))
+    }
+
     #[inline(always)]
     pub fn drop_front(&mut self) {
         self.first += 1;

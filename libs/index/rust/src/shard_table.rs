@@ -161,6 +161,9 @@ fn first<'p>(line: &'p Line, marks: u32, cells: &'p Cells) -> Slot<'p> {
 pub(crate) enum Step {
     /// The search reads another line.
     Further,
+    /// The search may take a slot on a line that it has passed: by [`ShardTable::take_spare`], if no other one for the
+    /// same hash is in flight. Such may have passed that line too, or be short of it.
+    Spare,
     /// A holder was added or taken; false if there was nothing to change.
     Done(bool),
     /// The search must begin anew: its table is another now, or the slot that it meant to fill is taken. Until it has
@@ -174,7 +177,7 @@ fn alone<'p>(target: Target<'p>, hash: u64, mut step: impl FnMut(&mut Search<'p>
     let mut search = start();
     loop {
         match step(&mut search) {
-            Step::Further => {}
+            Step::Further | Step::Spare => {}
             Step::Done(changed) => return changed,
             Step::Anew => search = start(),
         }
@@ -230,14 +233,8 @@ impl ShardTable {
             search.advance(target.directory);
             return Step::Further;
         }
-        if let Some(spare) = search.spare(cells) {
-            if brief::takes_key(spare.brief(), target.now) {
-                spare.claim(search.hash, one);
-                self.held += 1;
-                return Step::Done(true);
-            }
-            // Another search in flight has taken it, perhaps for the same hash: on a line that this one has passed.
-            return Step::Anew;
+        if search.spare != 0 {
+            return Step::Spare;
         }
         let entry = first(line, line.free(target.now), cells);
         if entry.brief() == brief::VACANT {
@@ -250,6 +247,20 @@ impl ShardTable {
         entry.claim(search.hash, one);
         self.held += 1;
         Step::Done(true)
+    }
+
+    /// Ends a search that has come to [`Step::Spare`].
+    #[inline(never)]
+    pub fn take_spare(&mut self, target: Target<'_>, search: &Search<'_>, slot: u16) -> Step {
+        match search.spare(&target.directory.cells) {
+            Some(spare) if brief::takes_key(spare.brief(), target.now) => {
+                spare.claim(search.hash, brief::one(slot));
+                self.held += 1;
+                Step::Done(true)
+            }
+            // Another search in flight has taken it.
+            _ => Step::Anew,
+        }
     }
 
     /// Adds `slot` to a set that is there already, be it empty.
@@ -336,7 +347,11 @@ impl ShardTable {
     /// Adds `slot` to the holders of `hash`; false if it was one.
     pub fn insert(&mut self, target: Target<'_>, hash: u64, slot: u16) -> bool {
         alone(target, hash, |search| {
-            self.insert_step(target, search, slot)
+            let step = self.insert_step(target, search, slot);
+            if matches!(step, Step::Spare) {
+                return self.take_spare(target, search, slot);
+            }
+            step
         })
     }
 

@@ -7,8 +7,9 @@
 //! which it does only where the one before is full, so that by its turn the line is there.
 //!
 //! Blocks of one call may therefore take effect in another order than given. Equal ones do not overtake each other:
-//! their searches read the same lines, one behind the other, and where one must begin anew, all of its shard do, and end
-//! one after another.
+//! their searches read the same lines, one behind the other. Where one must begin anew, all of its shard do, and end
+//! one after another; so too where it would take a slot on a line that it has passed while others for the same hash are under way, which
+//! may have passed it or not.
 //!
 //! A writer takes the right to write for a window of blocks, at next to no cost while it is alone ([`crate::rights`]).
 
@@ -110,11 +111,31 @@ impl<'a, 'p> Window<'a, 'p> {
                     part.count(search.hash, changed);
                     self.ring.drop_front();
                 }
+                Stepped::Spare => self.take_spare(),
                 Stepped::Anew => {
                     let shard = search.shard();
                     self.settle(shard);
                 }
             }
+        }
+    }
+
+    /// Ends the search whose turn it is, which may take a slot that it has passed.
+    #[inline(never)]
+    fn take_spare(&mut self) {
+        let has_equal = self.ring.has_equal_to_front();
+        let Some(search) = self.ring.front() else {
+            return;
+        };
+        let part = &mut self.parts[search.run()];
+        if !has_equal
+            && let Some(changed) = part.take_spare(self.writing, &mut self.rights, search)
+        {
+            part.count(search.hash, changed);
+            self.ring.drop_front();
+        } else {
+            let shard = search.shard();
+            self.settle(shard);
         }
     }
 
@@ -128,13 +149,22 @@ impl<'a, 'p> Window<'a, 'p> {
         for stale in self.ring.take_out(shard) {
             let part = &mut self.parts[stale.run()];
             let mut search = stale.anew(&directories[0], pin);
-            loop {
+            let changed = loop {
                 match part.step::<false>(self.writing, &mut self.rights, &mut search) {
                     Stepped::Further => {}
-                    Stepped::Done(changed) => break part.count(search.hash, changed),
+                    Stepped::Done(changed) => break changed,
+                    Stepped::Spare => {
+                        if let Some(changed) =
+                            part.take_spare(self.writing, &mut self.rights, &search)
+                        {
+                            break changed;
+                        }
+                        search = stale.anew(&directories[0], pin);
+                    }
                     Stepped::Anew => search = stale.anew(&directories[0], pin),
                 }
-            }
+            };
+            part.count(search.hash, changed);
         }
     }
 
@@ -217,6 +247,7 @@ impl<'a, 'p> Window<'a, 'p> {
 /// What came of a look at a search's next line, see [`Step`].
 enum Stepped {
     Further,
+    Spare,
     Done(Changed),
     Anew,
 }
@@ -244,6 +275,7 @@ impl Part {
                 };
                 return match step {
                     Step::Further => Stepped::Further,
+                    Step::Spare => Stepped::Spare,
                     Step::Done(changed) => Stepped::Done(Changed {
                         tier: changed,
                         anywhere: changed,
@@ -263,6 +295,26 @@ impl Part {
             } else {
                 tables.remove(writing, member, self.tier)
             })
+        })
+    }
+
+    /// Ends a store that may take a slot which it has passed; nothing if it must begin anew.
+    fn take_spare(
+        &self,
+        writing: Writing<'_>,
+        rights: &mut Rights<'_>,
+        search: &Search<'_>,
+    ) -> Option<Changed> {
+        rights.with(search.shard(), |tables| {
+            let main = tables.main_alone()?;
+            let target = writing.target(Kind::Anywhere);
+            match main.take_spare(target, search, self.slot.slot) {
+                Step::Done(changed) => Some(Changed {
+                    tier: changed,
+                    anywhere: changed,
+                }),
+                _ => None,
+            }
         })
     }
 

@@ -1,6 +1,6 @@
 //! Many searches of one call are under way at a time. None may pass by what another of them does.
 
-use kvatlas_index::{Index, IndexConfig, Tier, WorkerKey};
+use kvatlas_index::{Hashes, Index, IndexConfig, Run, SlotId, Tier, WorkerKey};
 
 /// Numbers that look random, the same in every run.
 fn spread(number: u64) -> u64 {
@@ -42,6 +42,58 @@ fn a_block_named_twice_in_one_call_is_stored_once_also_in_place_of_an_emptied_on
         assert!(
             !new.iter()
                 .any(|&block| index.holds(slot, Tier::Device, block))
+        );
+    }
+}
+
+/// As above, and a removal must not go by it either: neither by the store of the same worker, nor, because it meets the
+/// block on an earlier line, by the store of a worker that is on its way to where the first one's ended.
+#[test]
+fn a_block_stored_and_removed_in_one_call_is_gone_also_where_it_took_an_emptied_place() {
+    for round in 0..2000 {
+        let index = Index::new(IndexConfig {
+            shard_bits: 0,
+            initial_slots_per_shard: 64,
+        });
+        let [one, other] = [1, 2].map(|worker_id| {
+            let slot = index.allocate(WorkerKey {
+                worker_id,
+                dp_rank: 0,
+            });
+            slot.unwrap()
+        });
+        let blocks: Vec<u64> = (0..60).map(|at| spread(round * 64 + at)).collect();
+        let (held, new) = blocks.split_at(52);
+        index.store(one, Tier::Device, held);
+        index.remove(one, Tier::Device, &held[..10]);
+        for _ in 0..6 {
+            let _ = index.sweep(1);
+        }
+        // Searches that pass by in between, of a number that differs.
+        let others = &held[10..10 + round as usize % 20];
+        let run = |slot: SlotId, stores: bool, hashes| Run {
+            slot,
+            tier: Tier::Device,
+            stores,
+            hashes: Hashes::Sequences(hashes),
+        };
+        let (count, again) = (new.len(), others.len());
+        let first = index.apply([run(one, true, new), run(one, false, new)]);
+        assert_eq!((first.stored, first.removed), (count, count), "{round}");
+        for _ in 0..6 {
+            let _ = index.sweep(1);
+        }
+        let second = index.apply([
+            run(one, true, new),
+            run(one, true, others),
+            run(other, true, new),
+            run(other, true, others),
+            run(other, false, new),
+        ]);
+        assert_eq!(
+            (second.stored, second.removed),
+            (2 * count + again, count),
+            "{round}"
         );
     }
 }
