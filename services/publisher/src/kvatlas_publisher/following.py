@@ -46,8 +46,8 @@ class Following:
         """Forget what was followed: what comes now begins anew, from all that is still kept."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            # Not awaited itself: its cancellation could not be told from that of whoever waits here.
+            await asyncio.wait([self._task])
             self._task = None
         self.follower = self._make(None)
         self.start()
