@@ -1,10 +1,12 @@
 """What an engine's pages say, and how a disagreement is told."""
 
 import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
 
 from kvatlas_chassis import SettingsError
 from kvatlas_events import Load
-from kvatlas_publisher.engine_http import Scrape, check_agreement, parse_metrics
+from kvatlas_publisher.engine_http import EngineHttp, Scrape, check_agreement, parse_metrics
 
 VLLM = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -58,6 +60,46 @@ def test_sglang_says_its_capacity_in_tokens() -> None:
 )
 def test_a_page_without_the_names_says_nothing(page: str) -> None:
     assert parse_metrics(page, dp_rank=0, block_size=16) == Scrape(None, 0, None)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "vllm:num_requests_running 1e308\nvllm:num_requests_running 1e308\n",
+        f'vllm:cache_config_info{{num_gpu_blocks="{"9" * 30}",block_size="{"9" * 16}"}} 1.0\n',
+        f'vllm:cache_config_info{{num_gpu_blocks="{"9" * 5_000}"}} 1.0\n',
+        "sglang:max_total_num_tokens 1e300\n",
+    ],
+)
+def test_numbers_that_nothing_could_count_are_not_heard(page: str) -> None:
+    assert parse_metrics(page, dp_rank=0, block_size=16) == Scrape(None, 0, None)
+
+
+def test_more_requests_than_a_heartbeat_holds_are_as_many_as_it_holds() -> None:
+    page = "vllm:num_requests_running 4e9\nvllm:num_requests_running 4e9\n"
+    load = Load(requests_running=2**32 - 1, requests_waiting=0, kv_usage=0.0)
+    assert parse_metrics(page, dp_rank=0, block_size=16) == Scrape(load, 0, None)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"data": ["m"]}',
+        b'{"data": [[]]}',
+        b'{"data": [{"name": "m"}]}',
+        b'["m"]',
+        b"[" * 100_000,
+        b"\xff",
+    ],
+)
+async def test_a_list_of_models_in_another_shape_says_nothing(body: bytes) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=body)
+
+    app = web.Application()
+    app.router.add_get("/v1/models", answer)
+    async with TestServer(app) as server, ClientSession() as http:
+        assert await EngineHttp(http, str(server.make_url("/")).rstrip("/")).models() is None
 
 
 def test_another_block_size_is_refused_with_the_one_to_use() -> None:

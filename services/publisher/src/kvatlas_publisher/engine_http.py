@@ -19,6 +19,10 @@ _SAMPLE = re.compile(r"(?P<name>[A-Za-z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<v
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _TIMEOUT_S = 2.0
 _PAGE_BYTES_MAX = 16 << 20
+_VALUE_MAX = (1 << 53) - 1
+"""Of anything that is counted; what is above is a mistake of the page, and is not heard."""
+_REQUESTS_MAX = (1 << 32) - 1
+"""A heartbeat has room for so many."""
 
 _RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs")
 _WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs")
@@ -61,8 +65,8 @@ def parse_metrics(page: str, *, dp_rank: int, block_size: int) -> Scrape:
     load = None
     if running or waiting or usage:
         load = Load(
-            requests_running=int(sum(running)),
-            requests_waiting=int(sum(waiting)),
+            requests_running=min(int(sum(running)), _REQUESTS_MAX),
+            requests_waiting=min(int(sum(waiting)), _REQUESTS_MAX),
             kv_usage=min(max([*usage, 0.0]), 1.0),
         )
     nothing: Mapping[str, str] = {}
@@ -83,13 +87,16 @@ def _samples(page: str) -> Iterator[_Sample]:
             value = float(match["value"])
         except ValueError:
             continue
-        if value >= 0 and value < float("inf"):
+        if 0 <= value <= _VALUE_MAX:
             labels = dict(_LABEL.findall(match["labels"] or ""))
             yield _Sample(match["name"], labels, value)
 
 
 def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.isdecimal() else 0
+    if text is None or not text.isdecimal() or len(text) > len(str(_VALUE_MAX)):
+        return 0
+    number = int(text)
+    return number if number <= _VALUE_MAX else 0
 
 
 class EngineHttp:
@@ -115,8 +122,8 @@ class EngineHttp:
             return None
         try:
             return _base_models(body)
-        except (ValueError, KeyError, TypeError):
-            return None
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return None  # whoever answers there lists no models as we know them
 
     async def _get(self, path: str) -> bytes | None:
         try:
