@@ -309,6 +309,13 @@ async def test_an_engine_that_is_gone_is_said_so_and_one_that_returns_begins_ane
         assert len(beats(log)) >= beats_before
 
 
+async def test_a_session_that_never_ran_is_closed_at_once(wire_engine: Engine) -> None:
+    settings = SessionSettings(instance_id=5, advertised_rpc="")
+    session = Session(spec_of(wire_engine), settings, [KeepingLog()], None)
+    async with asyncio.timeout(5.0):
+        assert await session.close(60.0)
+
+
 async def test_a_new_session_opens_a_higher_epoch_though_the_clock_was_set_back(
     wire_engine: Engine, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ class Session:
         self._models_checked = False
         self._last_alive_s = time.monotonic()
         self._logged_s: dict[str, float] = {}
+        self._begun = False
         self._following = Following(
             spec, settings.timing, self._on_effects, self._watching, self._checkpoints.anchor
         )
@@ -130,6 +131,7 @@ class Session:
             FatalError: the engine or the log's receiver is not what was configured, or another
                 publisher speaks for this worker.
         """
+        self._begun = True
         self._outlets.start(self._delivering)
         self._watching.start(self._watch_engine(), name="engine http")
         self._watching.start(self._beat(), name="heartbeat")
@@ -160,7 +162,7 @@ class Session:
         self._checkpoints.save(*self._place())
         if self.life is not None:
             self._end_life(ShutdownReason.PUBLISHER_LEAVING)
-        whole = await self._outlets.close(drain_s)
+        whole = not self._begun or await self._outlets.close(drain_s)  # else nobody delivers
         await self._delivering.close()
         for writer in self._writers:
             await writer.close()
