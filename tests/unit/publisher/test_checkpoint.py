@@ -1,7 +1,10 @@
 """Checkpoints on disk: whole, damaged, of other settings, too late, or not to be written."""
 
 import dataclasses
+import json
 import shutil
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +85,15 @@ def test_a_checkpoint_comes_back_as_it_was_written() -> None:
             damaged[at] ^= 1 << bit
             with pytest.raises(StateCorrupt):
                 decode_checkpoint(bytes(damaged))
+
+
+def test_a_header_with_a_whole_checksum_and_no_whole_number_is_corrupt() -> None:
+    header = b'{"version": 1, "terms": {}, "seq": Infinity, "digest": "", "state_bytes": 0}'
+    terms = json.dumps(dataclasses.asdict(TERMS)).encode()
+    header = header.replace(b"{}", terms)
+    length, checksum = struct.pack("<I", len(header)), struct.pack("<I", zlib.crc32(header))
+    with pytest.raises(StateCorrupt, match="its header is another one"):
+        decode_checkpoint(b"".join((b"kvcheckp", length, header, checksum)))
 
 
 def test_what_was_held_waits_for_the_engines_proof(tmp_path: Path) -> None:

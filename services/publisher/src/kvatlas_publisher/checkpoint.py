@@ -103,7 +103,7 @@ def decode_checkpoint(content: bytes) -> Checkpoint:
         terms = Terms(**said["terms"])
         anchor = Anchor(int(said["seq"]), bytes.fromhex(said["digest"]))
         state_bytes = int(said["state_bytes"])
-    except (ValueError, TypeError, LookupError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, OverflowError, RecursionError) as error:
         if isinstance(error, StateCorrupt):
             raise
         raise StateCorrupt("its header is another one") from None
