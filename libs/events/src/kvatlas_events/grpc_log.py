@@ -17,7 +17,7 @@ import grpc
 
 from kvatlas_events.log import Appended, Fenced, LogUnavailable, RecordsRejected
 from kvatlas_events.model import Worker
-from kvatlas_native import ChannelError, Ingested, IngestStream, progress
+from kvatlas_native import Channel, ChannelError, Ingested, IngestStream, progress
 from kvatlas_native.letterbox import Letterbox
 
 _ANSWER_S = 10.0
@@ -41,6 +41,7 @@ class GrpcWriter:
     """
 
     def __init__(self, address: str, *, answer_s: float = _ANSWER_S) -> None:
+        Channel(address)  # asked only whether that is one: a stream would connect at once
         self._address = address
         self._answer_s = answer_s
         self._letterbox: Letterbox[Ingested] | None = None

@@ -115,6 +115,8 @@ def _addresses(url: str) -> list[str]:
     addresses = rest.rstrip("/").split(",") if separator else []
     if not addresses:
         raise ValueError(f"{url} names no indexer to push to; write grpc://HOST:PORT[,HOST:PORT…]")
+    if "@" in rest:
+        raise ValueError("grpc: takes no account; write grpc://HOST:PORT[,HOST:PORT…]")
     for address in addresses:
         if not is_host_and_port(address):
             raise ValueError(f"{address!r} is no HOST:PORT; write grpc://HOST:PORT[,HOST:PORT…]")
