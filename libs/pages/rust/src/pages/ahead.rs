@@ -36,7 +36,8 @@ impl Pages {
     fn prepare_until_closed(&self) {
         let mut heap = self.heap.lock();
         while !heap.closed {
-            if !self.prepare(&mut heap) {
+            // Where there was none to be had, it may have been closed meanwhile, and nobody tells it twice.
+            if !self.prepare(&mut heap) && !heap.closed {
                 self.wanted.wait(&mut heap);
             }
         }
@@ -206,5 +207,37 @@ mod tests {
         }
         pages.close();
         ahead.join().unwrap();
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn who_is_closed_while_the_system_refuses_a_page_ends_all_the_same() {
+        use std::time::{Duration, Instant};
+
+        let pages = Arc::new(Pages::default());
+        let piece = pages.take(PAGE / 4).unwrap();
+        let (first, _) = pages.heap.lock().next_ahead().unwrap();
+        // SAFETY: a page of the heap that nobody has; nobody touches it before it is unmapped.
+        let denied = unsafe { libc::mprotect(first.as_ptr().cast(), PAGE, libc::PROT_NONE) };
+        assert_eq!(denied, 0);
+        let preparer = Preparer(Arc::clone(&pages));
+        let ahead = std::thread::spawn(|| preparer.run());
+        loop {
+            let mut heap = pages.heap.lock();
+            if heap.preparing.is_some() {
+                heap.closed = true; // as `close` does, just while the system is asked
+                break;
+            }
+            drop(heap);
+            pages.wanted.notify_all();
+        }
+        pages.wanted.notify_all();
+        let begun = Instant::now();
+        while !ahead.is_finished() && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(ahead.is_finished());
+        // SAFETY: taken for that size, and used no more.
+        unsafe { pages.give(piece, PAGE / 4) };
     }
 }

@@ -129,3 +129,19 @@ fn more_than_there_is_is_refused_and_changes_nothing() {
     unsafe { pages.give(piece, PAGE / 4) };
     assert_eq!(pages.idle_bytes(), 0);
 }
+
+#[test]
+fn a_piece_that_no_memory_holds_is_refused_whatever_hole_there_is() {
+    let pages = Pages::default();
+    assert!(pages.keep(20 * PAGE)); // one long hole
+    // Four times as much is zero in a machine word, or nearly.
+    for bytes in [
+        1 << 62,
+        (1 << 62) + PAGE,
+        (1 << 63) + PAGE,
+        isize::MAX as usize,
+    ] {
+        assert_eq!(pages.take_as_is(bytes), None, "{bytes:#x} bytes");
+    }
+    assert_eq!((pages.used_bytes(), pages.idle_bytes()), (0, 20 * PAGE));
+}
