@@ -49,7 +49,19 @@ class Outlets:
     def start(self, tasks: TaskSet) -> None:
         """Deliver, as tasks of `tasks`; they fail as `Delivery.run` does, or with a FatalError."""
         for delivery in self.deliveries:
-            tasks.start(delivery.run(), name=f"delivery to {delivery.writer.name}")
+            _start(delivery, tasks)
+
+    async def take_over(self, before: "Outlets", drain_s: float, tasks: TaskSet) -> None:
+        """Do the same, each delivery once the one before it is done with the writer that they share.
+
+        That takes `drain_s` seconds at most; a destination that is away costs the others nothing.
+        """
+
+        async def relieve(old: Delivery, new: Delivery) -> None:
+            await old.close(drain_s)
+            _start(new, tasks)
+
+        await gather(*map(relieve, before.deliveries, self.deliveries))
 
     def push(self, record: bytes) -> None:
         """Queue a numbered record everywhere."""
@@ -79,3 +91,7 @@ class Outlets:
         if not any(delivery.counts.appended_records for delivery in self.deliveries):
             raise SettingsError(f"kvatlas publisher: events are refused: {rejection}")
         self._refused(rejection)
+
+
+def _start(delivery: Delivery, tasks: TaskSet) -> None:
+    tasks.start(delivery.run(), name=f"delivery to {delivery.writer.name}")

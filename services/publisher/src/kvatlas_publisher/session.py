@@ -320,7 +320,9 @@ class Session:
         self._checkpoints.move_to(self.worker)
         self._ended_life = None
         before, self._outlets = self._outlets, self._make_outlets()
-        self._delivering.start(self._hand_over(before, self._outlets), name="hand over")
+        drain_s = self._settings.engine_gone_s
+        relieving = self._outlets.take_over(before, drain_s, self._delivering)
+        self._delivering.start(relieving, name="hand over")
 
     def _bank_counters(self) -> None:
         """Keep what a mirror counted, when its life is over."""
@@ -432,11 +434,6 @@ class Session:
             is_ours=self._epochs.is_ours,
             settings=self._settings.delivery,
         )
-
-    async def _hand_over(self, old: Outlets, new: Outlets) -> None:
-        """Let new deliveries use the writers once the old ones are done with them."""
-        await old.close(self._settings.engine_gone_s)
-        new.start(self._delivering)
 
     def _on_refused(self, rejection: RecordsRejected) -> None:
         self.counters.rejected += 1
