@@ -7,7 +7,7 @@
 //! an append wait for too long ends it, too: nobody knows what it is doing.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -66,7 +66,12 @@ impl Patience {
 }
 
 /// See the module. Connects at once, in the background; dropped or closed, it ends.
-pub struct IngestStream(Mutex<Option<UnboundedSender<Append>>>);
+pub struct IngestStream {
+    appends: Mutex<Option<UnboundedSender<Append>>>,
+    /// Why the call has ended, for whoever comes too late to be told: a connection that is refused
+    /// can be over before the first append.
+    over: Arc<OnceLock<Status>>,
+}
 
 impl IngestStream {
     /// Opens a call to the indexer at `host:port`. Whether it can be reached, the appends are told.
@@ -79,8 +84,11 @@ impl IngestStream {
         let uri = address::uri(address, PATH)?;
         let (appends, coming) = unbounded_channel();
         let patience = Patience(answer_max.min(ANSWER_MAX));
-        runtime::open()?.spawn(run(address.to_owned(), uri, patience, coming));
-        Ok(Self(Mutex::new(Some(appends))))
+        let over = Arc::new(OnceLock::new());
+        let told = Arc::clone(&over);
+        runtime::open()?.spawn(run(address.to_owned(), uri, patience, coming, told));
+        let appends = Mutex::new(Some(appends));
+        Ok(Self { appends, over })
     }
 
     /// The call has ended: `append` would only fail.
@@ -95,8 +103,8 @@ impl IngestStream {
     /// with the status by which the call ended.
     ///
     /// # Errors
-    /// UNAVAILABLE: the call had ended before; INVALID_ARGUMENT: a record of 4 GiB. `answered` is not
-    /// called then.
+    /// UNAVAILABLE: the call had ended before, and why; INVALID_ARGUMENT: a record of 4 GiB.
+    /// `answered` is not called then.
     pub fn append<'a>(
         &self,
         records: impl IntoIterator<Item = &'a [u8]>,
@@ -109,7 +117,10 @@ impl IngestStream {
             answer: IngestResponse::default(),
             answered: Box::new(answered),
         };
-        let ended = || Status::unavailable("the stream has ended");
+        let ended = || {
+            let why = self.over.get().map(Status::message);
+            Status::unavailable(why.unwrap_or("the stream has ended"))
+        };
         let appends = self.lock();
         let appends = appends.as_ref().ok_or_else(ended)?;
         let append = Append { requests, waiting };
@@ -123,7 +134,7 @@ impl IngestStream {
 
     fn lock(&self) -> MutexGuard<'_, Option<UnboundedSender<Append>>> {
         // What happens under the lock cannot be left half done by a panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.appends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -132,9 +143,12 @@ async fn run(
     uri: Uri,
     patience: Patience,
     mut appends: UnboundedReceiver<Append>,
+    told: Arc<OnceLock<Status>>,
 ) {
     let mut waiting = VecDeque::new();
     let over = converse(&address, &uri, patience, &mut appends, &mut waiting).await;
+    // Before anybody can find the stream closed.
+    let over = told.get_or_init(|| over);
     appends.close();
     while let Some(append) = appends.recv().await {
         waiting.push_back(append.waiting);

@@ -140,6 +140,8 @@ fn nobody_listening_is_said() {
         assert_eq!(code(&outcome), Code::Unavailable);
     }
     end(&stream);
+    let late = stream.append([], |_| panic!("told twice")).unwrap_err();
+    assert!(late.message().contains("refused"), "{late}");
 }
 
 #[test]
