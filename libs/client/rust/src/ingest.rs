@@ -3,8 +3,9 @@
 //!
 //! Appends of any number of tasks share it. Each is cut into requests and is answered once, when the
 //! last of them has been. When the stream ends, for whatever reason, every append that waits is told
-//! why; whoever has more to send opens another one. Nothing is sent again by itself. A server that lets
-//! an append wait for too long ends it, too: nobody knows what it is doing.
+//! why; whoever has more to send opens another one. Nothing is sent again by itself. A server that is
+//! silent for too long while an append waits ends it, too: nobody knows what it is doing. One that
+//! answers request after request is slow, and giving it up would only have it do the same again.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -48,15 +49,16 @@ struct Waiting {
     answered: Answered,
 }
 
-/// How long the exchange may let an append wait.
+/// How long the server may be silent while an append waits.
 #[derive(Clone, Copy)]
 struct Patience(Duration);
 
 impl Patience {
-    /// When the append that is next will have waited for too long; far off, if there is none.
-    fn until(self, waiting: &VecDeque<Waiting>) -> Instant {
+    /// When the append that is next will have waited for too long since the server was `heard`; far
+    /// off, if there is none.
+    fn until(self, waiting: &VecDeque<Waiting>, heard: Instant) -> Instant {
         let since = waiting.front().map_or_else(Instant::now, |next| next.since);
-        since + self.0
+        since.max(heard) + self.0
     }
 
     fn over(self) -> Status {
@@ -76,7 +78,7 @@ pub struct IngestStream {
 impl IngestStream {
     /// Opens a call to the indexer at `host:port`. Whether it can be reached, the appends are told.
     ///
-    /// `answer_max`: connected, it has so long to answer an append.
+    /// `answer_max`: connected, it may be silent for so long while an append waits.
     ///
     /// # Errors
     /// INVALID_ARGUMENT: no `host:port`; RESOURCE_EXHAUSTED: no I/O thread.
@@ -182,9 +184,7 @@ async fn converse(
     let over = match begun {
         Ok((head, requests)) => {
             let answers = Answers::to(head);
-            // What came while there was no connection has not waited for the server yet.
-            let connected = Instant::now();
-            exchange(requests, answers, patience, connected, appends, waiting).await
+            exchange(requests, answers, patience, appends, waiting).await
         }
         Err(error) => status(&error),
     };
@@ -196,16 +196,16 @@ async fn exchange(
     mut requests: SendStream<Bytes>,
     mut answers: Answers,
     patience: Patience,
-    connected: Instant,
     appends: &mut UnboundedReceiver<Append>,
     waiting: &mut VecDeque<Waiting>,
 ) -> Status {
+    // What came while there was no connection has not waited for the server yet.
+    let mut heard = Instant::now();
     let mut sends = true;
     loop {
         tokio::select! {
             append = appends.recv(), if sends => match append {
-                Some(mut append) => {
-                    append.waiting.since = append.waiting.since.max(connected);
+                Some(append) => {
                     waiting.push_back(append.waiting);
                     // When this fails the call is over, and `answers` comes to know why.
                     sends = append
@@ -215,11 +215,11 @@ async fn exchange(
                 }
                 None => return Status::cancelled("the stream was ended on this side"),
             },
-            () = sleep_until(patience.until(waiting)), if !waiting.is_empty() => {
+            () = sleep_until(patience.until(waiting, heard)), if !waiting.is_empty() => {
                 return patience.over();
             }
             answer = answers.next() => match answer.and_then(|answer| settle(waiting, answer)) {
-                Ok(()) => (),
+                Ok(()) => heard = Instant::now(),
                 Err(over) => return over,
             },
         }

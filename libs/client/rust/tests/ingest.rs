@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use kvatlas_client::{Code, IngestResponse, IngestStream, Status};
-use server::Running;
+use server::{Running, SLOW};
 
 /// Long enough that a test which meets it has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -112,6 +112,22 @@ fn a_server_that_lets_an_append_wait_for_too_long_is_given_up() {
     assert!(told.message().contains("within 0.02 s"), "{told}");
     assert_eq!(code(&behind), Code::DeadlineExceeded);
     end(&stream);
+}
+
+#[test]
+fn a_server_that_answers_slowly_and_steadily_is_waited_for() {
+    let server = Running::start();
+    let patience = 10 * SLOW;
+    let stream = IngestStream::open(&server.address.to_string(), patience).unwrap();
+    // Too large to share a request, so each is answered by itself.
+    let mut record = vec![0; 100_000];
+    record[..4].copy_from_slice(b"slow");
+    let records = vec![&record[..]; 15];
+    let begin = Instant::now();
+    let (first, second) = (append(&stream, &records), append(&stream, &records[..5]));
+    assert_eq!(said(&first).unwrap().accepted, 15);
+    assert_eq!(said(&second).unwrap().accepted, 5);
+    assert!(begin.elapsed() > patience);
 }
 
 #[test]

@@ -426,7 +426,7 @@ class IngestStream:
     def __init__(self, address: str, answer_s: float) -> None:
         """`address`: host:port, else ValueError. Connects in the background.
 
-        An append that waits for longer than `answer_s` ends the call with DEADLINE_EXCEEDED.
+        Silence of `answer_s` while an append waits ends the call with DEADLINE_EXCEEDED.
         """
     @property
     def is_over(self) -> bool:

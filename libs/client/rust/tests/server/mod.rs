@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::time::Duration;
 
 use kvatlas_client::Status;
 use kvatlas_wire::v1::indexer_server::{Indexer, IndexerServer};
@@ -16,6 +17,9 @@ use tokio::sync::oneshot;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::transport::Server;
 use tonic::{Request, Response, Streaming};
+
+/// How long the server takes over a request that is "slow".
+pub const SLOW: Duration = Duration::from_millis(60);
 
 type Stream<T> = Pin<Box<dyn tokio_stream::Stream<Item = Result<T, Status>> + Send>>;
 
@@ -95,8 +99,8 @@ impl Indexer for Scripted {
     }
 }
 
-/// Answers by the request's first record: "end" ends the call, "fail" with an error, "hang" never;
-/// else every record is a worker whose id is its length, repeated a hundred thousand times for "wide".
+/// Answers by the request's first record: "end" ends the call, "fail" with an error, "hang" never,
+/// what begins with "slow" after a while; else every record is a worker whose id is its length, repeated a hundred thousand times for "wide".
 async fn answer(request: IngestRequest) -> Result<Option<IngestResponse>, Status> {
     let lens = request.records.iter().map(|record| record.len() as u64);
     let repeated = match request.records.first().map(Vec::as_slice) {
@@ -104,6 +108,10 @@ async fn answer(request: IngestRequest) -> Result<Option<IngestResponse>, Status
         Some(b"fail") => return Err(Status::failed_precondition("another cell")),
         Some(b"hang") => std::future::pending().await,
         Some(b"wide") => 100_000,
+        Some([b's', b'l', b'o', b'w', ..]) => {
+            tokio::time::sleep(SLOW).await;
+            1
+        }
         _ => 1,
     };
     let positions = lens.map(|worker_id| WorkerPosition {
