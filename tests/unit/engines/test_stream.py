@@ -118,6 +118,13 @@ def test_history_that_the_engine_no_longer_keeps_is_a_new_life() -> None:
     assert driver.answer("a-5", "a-6", "a-7", "a-8", "a-9") == ["a-5", "a-6", "a-7", "a-8", "a-9"]
 
 
+def test_the_last_message_said_again_is_no_restart() -> None:
+    driver = started("a-0", "a-1")
+    assert driver.live("a-1", "a-1", "a-2") == ["a-2"]
+    assert driver.stream.counters.duplicates == 2
+    assert driver.live("b-2") == [NewLife(LifeEnd.RESTARTED), ("ask", 0)]
+
+
 def test_a_number_that_went_back_is_a_restart() -> None:
     driver = started("a-0", "a-1", "a-2")
     assert driver.live("b-0") == [NewLife(LifeEnd.RESTARTED), "b-0"]

@@ -167,6 +167,9 @@ class Stream:
         self._heard = now
         self.counters.messages += 1
         effects: list[Effect] = []
+        if self._is_last_again(seq, payload):
+            self.counters.duplicates += 1
+            return effects
         if self._live_last is not None and seq <= self._live_last:
             effects.append(self._end_life(LifeEnd.RESTARTED))
             self._clear_buffer()
@@ -366,6 +369,11 @@ class Stream:
         return NewLife(reason)
 
     # --- live messages ---
+
+    def _is_last_again(self, seq: int, payload: bytes) -> bool:
+        """Whether it is the last message, byte for byte: no other life says that, not even once."""
+        last = self.last_message
+        return last is not None and seq == last.seq == self._live_last and payload == last.payload
 
     def _goes_on(self, seqs: Sequence[int]) -> bool:
         """Whether these are simply the next messages, and nothing else is under way."""
