@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import pytest
 import zmq
 
 from kvatlas_engines.endpoint import Endpoint
@@ -139,11 +140,16 @@ async def test_the_follower_binds_where_the_engine_connects() -> None:
     context.destroy(linger=0)
 
 
-async def test_what_is_no_message_is_counted_and_passed_over(wire_engine: Engine) -> None:
+async def test_what_is_no_message_is_counted_passed_over_and_said_once(
+    wire_engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
     log = Log()
     async with following(wire_engine.events, wire_engine.replay, log) as follower:
         await wire_engine.subscribed()
-        wire_engine._pub.send_multipart([b"topic", b"short", b"x"])
-        wire_engine.send("a")
-        await wire_engine.until(log.has(0))
-        assert follower.counters.malformed_frames == 1
+        for seq in range(3):
+            wire_engine._pub.send_multipart([b"topic", b"short", b"x"])
+            wire_engine.send("a")
+            await wire_engine.until(log.has(*range(seq + 1)))
+        assert follower.counters.malformed_frames == 3
+    what = "a sequence number of 5 bytes; 8 are expected"
+    assert caplog.messages == [f"{wire_engine.events}: 1 malformed messages: {what}"]

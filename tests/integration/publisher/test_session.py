@@ -435,3 +435,19 @@ async def test_a_message_that_cannot_be_read_is_counted_and_makes_suspects(
         assert session.counters.malformed_messages == 1
         assert session.life is not None
         assert session.life.mirror.suspect_blocks == 1
+
+
+async def test_holes_are_counted_and_not_each_of_them_is_said(
+    wire_engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(spec_of(wire_engine), KeepingLog()) as session:
+        await wire_engine.subscribed()
+        wire_engine.send()
+        await wire_engine.until(lambda: session.follower.stream.last_seq == 0)
+        for hole in range(3):
+            wire_engine.fail_to_encode()
+            wire_engine.send()
+            await wire_engine.until(lambda seen=hole: session.counters.holes == seen + 1)
+    assert [text for text in caplog.messages if "never sent" in text] == [
+        "worker 7/0: the engine never sent messages 1 to 1; older blocks are suspect"
+    ]

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _REPLAY_QUEUE_MESSAGES = 20_000  # engines keep 10,000 by default
 _READ_AT_ONCE_MAX = 256
+_MALFORMED_SAID_EVERY_S = 10.0
 _CLOCK_S = 0.001
 """The event loop's timers are as exact as that."""
 
@@ -106,7 +107,9 @@ class _Sockets:
         self._rest_s = rest_s
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
+        self._events = events
         self._live = Live(events, self._wake.set)
+        self._malformed_said_s = -_MALFORMED_SAID_EVERY_S
         self._read_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
@@ -181,10 +184,7 @@ class _Sockets:
 
     def _on_run(self, run: Run, now: float) -> None:
         if run.malformed:
-            self._follower.counters.malformed_frames += run.malformed
-            log.warning(
-                "%d malformed messages from the engine: %s", run.malformed, run.first_malformed
-            )
+            self._on_malformed(run.malformed, run.first_malformed)
         if run.seqs:
             self._read_s = self._loop.time()
             self._follower.counters.last_heard_s = now
@@ -210,9 +210,16 @@ class _Sockets:
         try:
             return parse_frames(frames)
         except MalformedMessage as error:
-            self._follower.counters.malformed_frames += 1
-            log.warning("malformed message from the engine: %s", error)
+            self._on_malformed(1, error)
             return None
+
+    def _on_malformed(self, messages: int, first: object) -> None:
+        """Count them all; say it now and then, for a stream that is no engine's has no others."""
+        self._follower.counters.malformed_frames += messages
+        now_s = time.monotonic()
+        if now_s - self._malformed_said_s >= _MALFORMED_SAID_EVERY_S:
+            self._malformed_said_s = now_s
+            log.warning("%s: %d malformed messages: %s", self._events, messages, first)
 
     def _act(self, effects: list[Effect]) -> None:
         """Carry effects out, in order."""

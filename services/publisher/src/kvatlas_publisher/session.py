@@ -255,7 +255,8 @@ class Session:
 
     def _on_hole(self, hole: Hole) -> None:
         self.counters.holes += 1
-        log.warning(
+        self._warn(
+            "hole",
             "worker %s: the engine never sent messages %d to %d; older blocks are suspect",
             self.worker,
             hole.first,
