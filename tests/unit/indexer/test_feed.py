@@ -103,6 +103,19 @@ async def test_a_failure_after_the_head_was_reached_freezes_leases_but_stops_no_
     assert bench.status().logs[0].alive
 
 
+async def test_what_is_refused_again_and_again_is_said_once_and_each_cause_by_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench, other = Bench(), Speaker(cell="green")
+    refused = [slice_of(b"no record"), slice_of(other.events(store(1)))] * 20
+    ahead = [Speaker(epoch=1_790_000_000_000_000 + number) for number in range(20)]
+    await run(bench, *refused, *(slice_of(each.events(store(1))) for each in ahead))
+    said = [text.partition("; the first: ")[2] for text in caplog.messages]
+    assert len(said) == 3
+    assert said[:2] == ["not a kvatlas record", "worker 1/0 has cell green, this cell has blue"]
+    assert "more than ten minutes ahead" in said[2]
+
+
 class StallingReader(ScriptedReader):
     """Holds its second answer back until it is let go, as a server that stalls."""
 

@@ -6,12 +6,14 @@ from kvatlas_chassis.errors import FatalError, SettingsError
 from kvatlas_chassis.lifecycle import StopSignal, announce_ready, run_service
 from kvatlas_chassis.logs import setup_logging
 from kvatlas_chassis.net import HostPort
+from kvatlas_chassis.seldom import Seldom
 from kvatlas_chassis.tasks import TaskSet
 
 __all__ = [
     "AdminServer",
     "FatalError",
     "HostPort",
+    "Seldom",
     "ServiceSettings",
     "Settings",
     "SettingsError",

@@ -9,11 +9,13 @@ counted between the last sign of life and that is taken back.
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from kvatlas_chassis import Seldom
 from kvatlas_events import LogReader, LogSlice, LogUnavailable
 from kvatlas_events.backoff import Backoff
 from kvatlas_indexer.probe import Probe
@@ -22,6 +24,9 @@ from kvatlas_native import Cell
 _READ_WAIT_S = 0.5
 _LATE_S = 0.5
 """Beyond what a read waits for news. Late answers are no failure, and what they bring is taken."""
+
+_TIMES = re.compile(r"\b\d{12,17}\b")
+"""In what is said of a record: epochs and clocks, which differ each time."""
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +78,7 @@ class LogFeed:
         self._is_alive = False
         self._stuck = False
         self._caught_up = False
+        self._refusals = Seldom()
 
     @property
     def is_alive(self) -> bool:
@@ -146,13 +152,7 @@ class LogFeed:
                 now_unix_ms=now_ms,
             )
             if applied.first_rejection is not None:
-                log.warning(
-                    "log %s: %d of %d records refused; the first: %s",
-                    self._reader.name,
-                    applied.rejected,
-                    len(part.records),
-                    applied.first_rejection,
-                )
+                self._say_refused(applied.rejected, len(part.records), applied.first_rejection)
         if self.probe is not None:
             for place, mark in part.probes:
                 self.probe.came_back(place, mark)
@@ -164,6 +164,17 @@ class LogFeed:
             )
         self._report(lag_ms=max(0, now_ms - part.appended_unix_ms[-1]) if behind else 0)
         self._caught_up |= part.caught_up
+
+    def _say_refused(self, refused: int, records: int, first: str) -> None:
+        """Name what is wrong, not every record: whoever appends it may go on doing so."""
+        if self._refusals.is_due(_TIMES.sub("", first)):
+            log.warning(
+                "log %s: %d of %d records refused; the first: %s",
+                self._reader.name,
+                refused,
+                records,
+                first,
+            )
 
     def _report(self, lag_ms: int) -> None:
         alive = self._failure is None and not self._is_stuck()
