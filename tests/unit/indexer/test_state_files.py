@@ -45,6 +45,19 @@ def test_a_state_that_was_written_is_the_state_that_is_read(tmp_path: Path) -> N
     assert again.worker().digests == bench.worker().digests
 
 
+def test_a_directory_that_cannot_be_written_is_said_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    files = StateFiles(tmp_path / "file" / "state")
+    assert not files.try_out()
+    assert files.failed == 1
+    assert caplog.messages == [f"state cannot be kept in {files.directory}: Not a directory"]
+    files = StateFiles(tmp_path / "state")
+    assert files.try_out()
+    assert (files.failed, list(files.directory.iterdir())) == (0, [])
+
+
 def test_the_newest_two_are_kept_and_the_leftovers_of_a_crash_are_not(tmp_path: Path) -> None:
     files, bench = StateFiles(tmp_path), told()
     (tmp_path / ".state-1.partial").write_bytes(b"half")

@@ -35,6 +35,7 @@ async def keeping(
         async with writing:
             await asyncio.to_thread(files.write, cell, unix_ms())
 
+    await asyncio.to_thread(files.try_out)
     task = tasks.start(keep(), name="state files")
     try:
         yield

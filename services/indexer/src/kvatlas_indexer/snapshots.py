@@ -90,19 +90,29 @@ class StateFiles:
                 return restored
         return None
 
+    def try_out(self) -> bool:
+        """Say at the start that nothing can be kept here, and not minutes later. Blocks."""
+        partial = self._partial()
+        try:
+            self._prepare()
+            partial.touch()
+        except OSError as error:
+            self._on_failure(error)
+            return False
+        self._remove(partial)
+        return True
+
     def write(self, cell: Cell, unix_ms: int) -> bool:
         """Write the cell's state now; false, and a count, if that failed. Blocks; any thread."""
-        partial = self.directory / f".state-{os.getpid()}{_PARTIAL}"
+        partial = self._partial()
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self._remove_partials()
+            self._prepare()
             saved = cell.save(partial)
             final = self.directory / f"state-{unix_ms:013d}-{saved.checksum:016x}.arrow"
             partial.rename(final)
             self._see_on_disk()
         except OSError as error:
-            self.failed += 1
-            log.warning("state cannot be kept in %s: %s", self.directory, error.strerror or error)
+            self._on_failure(error)
             self._remove(partial)
             return False
         self.written += 1
@@ -110,6 +120,17 @@ class StateFiles:
         for old in self.newest_first()[KEPT:]:
             self._remove(old.path)
         return True
+
+    def _partial(self) -> Path:
+        return self.directory / f".state-{os.getpid()}{_PARTIAL}"
+
+    def _prepare(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._remove_partials()
+
+    def _on_failure(self, error: OSError) -> None:
+        self.failed += 1
+        log.warning("state cannot be kept in %s: %s", self.directory, error.strerror or error)
 
     def _remove_partials(self) -> None:
         """What a process that was killed has left behind."""
