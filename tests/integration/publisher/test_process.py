@@ -226,3 +226,36 @@ async def test_several_engines_are_one_process(wire_engine: Engine, tmp_path: Pa
         process.send_signal(signal.SIGTERM)
         await wire_engine.until(lambda: process.returncode is not None)
         assert process.returncode == 0
+
+
+async def test_two_engines_that_turn_out_to_be_one_worker_are_refused(
+    wire_engine: Engine, old_wire_engine: Engine, tmp_path: Path
+) -> None:
+    engines = [wire_engine, old_wire_engine]
+    document = {
+        "model": "m",
+        "block-size": 2,
+        "log": [NOWHERE],
+        "grace-s": 1,
+        "engines": [
+            {"events": engine.events, "replay": engine.replay, "worker-id": 5} for engine in engines
+        ],
+    }
+    file = tmp_path / "publisher.yaml"
+    file.write_text(json.dumps(document))
+    async with publisher("--config", str(file)) as process:
+        await ready(process)
+        for engine in engines:
+            await engine.subscribed()
+            engine.send(stored(1))
+        while process.returncode is None:
+            for engine in engines:
+                engine.answer_replays()
+            await asyncio.sleep(0.01)
+        assert process.stderr is not None
+        said = (await process.stderr.read()).decode().splitlines()
+        assert process.returncode == 2
+        assert said[-1] == (
+            f"kvatlas publisher: engines: {wire_engine.events} and {old_wire_engine.events} are "
+            "both worker 5/0; use another worker_id for one of them"
+        )

@@ -30,6 +30,7 @@ from kvatlas_publisher.settings import (
     new_instance_id,
 )
 from kvatlas_publisher.state_dir import StateDir
+from kvatlas_publisher.twins import watch_twins
 
 # Of the grace period, to deliver the last words; the rest is for everything else to end.
 _GRACE_FOR_DELIVERY = 0.7
@@ -72,6 +73,7 @@ async def serve(settings: PublisherSettings) -> None:
             try:
                 for session in sessions:
                     tasks.start(session.run(), name=f"session {session.worker}")
+                tasks.start(watch_twins(sessions), name="twins")
                 announce_ready(listen=rpc.address, admin=admin.address)
                 await stop.wait(tasks)
             finally:
