@@ -12,6 +12,10 @@
 //! The server's clock may have gone on meanwhile. So a log's time is that clock less the time that
 //! it stood still: or the first publisher to come back would age all others by the whole outage. No
 //! more is taken off than the clock really jumped, for it may have stood still as well.
+//!
+//! Nor do the two clocks agree: the server's is slower than the ticks', or is set back. A record that
+//! was appended after all others is the log's present, so its time is the log's time, though ticks
+//! had moved that further. Otherwise what the clocks ever differed by would age all workers for good.
 
 /// Transports of one cell; names beyond the bound share the last place.
 pub const TRANSPORTS_MAX: usize = 8;
@@ -31,6 +35,7 @@ pub struct Log {
     pub position: Option<(String, String)>,
     time_ms: u64,
     appended_at_ms: u64, // its newest record, by its own time
+    newest_ms: u64,      // the same, by the server's clock
     set_at_ms: u64,
     behind_ms: u64,
     frozen_ms: u64, // of which no jump of the clock has been taken off yet
@@ -57,6 +62,7 @@ impl Logs {
                     position: None,
                     time_ms: 0,
                     appended_at_ms: 0,
+                    newest_ms: 0,
                     set_at_ms: 0,
                     behind_ms: 0,
                     frozen_ms: 0,
@@ -77,6 +83,7 @@ impl Logs {
         let log = &mut self.logs[place];
         log.time_ms = log.time_ms.max(appended_ms);
         log.appended_at_ms = log.time_ms;
+        log.newest_ms = log.newest_ms.max(appended_ms);
     }
 
     /// Everything up to `entry` of the log of this identity has been applied.
@@ -100,10 +107,12 @@ impl Logs {
         }
         let at_ms = appended_ms.saturating_sub(log.behind_ms);
         log.appended_at_ms = log.appended_at_ms.max(at_ms);
-        if at_ms > log.time_ms {
+        // What is read again is never newer than all that was read.
+        if at_ms > log.time_ms || appended_ms > log.newest_ms {
             log.time_ms = at_ms;
             log.set_at_ms = now_ms;
         }
+        log.newest_ms = log.newest_ms.max(appended_ms);
         at_ms
     }
 
@@ -289,6 +298,40 @@ mod tests {
         logs.on_append(place, 10_000, 6);
         heard.note(place, 10_000);
         assert_eq!(heard.age_ms(&logs), Some(890_000));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_ages_nobody_once_it_has_caught_up() {
+        let (mut logs, mut heard) = (Logs::default(), Heard::default());
+        let place = logs.place("redis");
+        let mut beat = |logs: &mut Logs, appended_ms, now_ms| {
+            let at_ms = logs.on_append(place, appended_ms, now_ms);
+            heard.note(place, at_ms);
+            heard.age_ms(logs)
+        };
+        beat(&mut logs, 80_000, 0);
+        // Its server lets no entry be older than the one before, so its time stands still.
+        for now_ms in (100..=30_000).step_by(100) {
+            logs.on_tick(now_ms, true, LEASE_MS);
+            beat(&mut logs, 80_000, now_ms);
+        }
+        assert_eq!(beat(&mut logs, 80_100, 30_100), Some(0));
+        tick(&mut logs, 30_200, 30_500, true);
+        assert_eq!(heard.age_ms(&logs), Some(400));
+        logs.take_back("redis", 5_000);
+        assert_eq!(heard.age_ms(&logs), Some(0));
+    }
+
+    #[test]
+    fn a_clock_slower_than_ours_ages_nobody() {
+        let (mut logs, mut heard) = (Logs::default(), Heard::default());
+        let place = logs.place("redis");
+        for second in 1..=1_000 {
+            logs.on_tick(second * 1_000, true, 2 * LEASE_MS);
+            let at_ms = logs.on_append(place, 50_000 + second * 990, second * 1_000);
+            heard.note(place, at_ms);
+            assert_eq!(heard.age_ms(&logs), Some(0), "after {second} s");
+        }
     }
 
     #[test]
