@@ -64,6 +64,20 @@ def test_what_is_not_of_this_cell_is_refused_naming_both_values(
     assert list(bench.status().workers) == []
 
 
+def test_an_event_id_that_jumps_is_refused_naming_the_sender_and_the_rest_is_unharmed() -> None:
+    bench, speaker, other = Bench(), Speaker(worker_id=1), Speaker(worker_id=2)
+    bench.feed(speaker.events(store(1)), other.events(store(1)))
+    jump = speaker.events(store(2), first=2**40)
+    applied = bench.feed(jump, speaker.heartbeat(), speaker.events(store(3), first=2))
+    assert (applied.accepted, applied.rejected) == (1, 2)
+    assert applied.first_rejection is not None
+    assert applied.first_rejection.startswith("worker 1/0: ")
+    assert bench.count('records_rejected{reason="event_id_jump"}') == 2
+    assert bench.find(1) == [(1, 0, 1), (2, 0, 1)]
+    assert bench.find(3) == [(1, 0, 1)]
+    assert bench.find(2) == []
+
+
 def malformed() -> list[bytes]:
     header = Speaker().header()
     beat, snapshot = pb.Heartbeat(), pb.Snapshot(parts=1)

@@ -365,7 +365,7 @@ impl Cell {
             Entry::Vacant(entry) => entry.insert(Worker::new(key, self.config.limits)),
         };
         let outcome = worker.on_record(around, logs, (place, at_ms), record, now_ms);
-        let current = worker.sequencer.speaker();
+        let (current, known) = (worker.sequencer.speaker(), worker.sequencer.known());
         let lacks = worker.lacks_records(around.room_blocks);
         if current.epoch == 0 {
             workers.remove(&key);
@@ -386,6 +386,13 @@ impl Cell {
                 Count::RejectedEpochAhead,
                 format!(
                     "worker {worker_id}/{dp_rank}: epoch {} (µs) is more than ten minutes ahead of this indexer's clock, {now_ms} ms",
+                    speaker.epoch
+                ),
+            )),
+            Verdict::EventIdJump => Err((
+                Count::RejectedEventIdJump,
+                format!(
+                    "worker {worker_id}/{dp_rank}: an event_id far beyond {known}, the last that epoch {} is known to have",
                     speaker.epoch
                 ),
             )),

@@ -29,6 +29,7 @@ counts! {
     RejectedBlockSize "records_rejected{reason=\"other_block_size\"}",
     RejectedHashContract "records_rejected{reason=\"other_hash_contract\"}",
     RejectedEpochAhead "records_rejected{reason=\"epoch_ahead\"}",
+    RejectedEventIdJump "records_rejected{reason=\"event_id_jump\"}",
     RejectedRival "records_rejected{reason=\"rival_instance\"}",
     RejectedWorkers "records_rejected{reason=\"too_many_workers\"}",
     DroppedSeen "records_dropped{reason=\"seen\"}",

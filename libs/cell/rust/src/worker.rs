@@ -120,7 +120,8 @@ impl Worker {
             }
         }
         self.run(around, steps, now_ms);
-        let current = self.sequencer.speaker() == speaker && verdict != Verdict::EpochClosed;
+        let refused = matches!(verdict, Verdict::EpochClosed | Verdict::EventIdJump);
+        let current = self.sequencer.speaker() == speaker && !refused;
         let beaten = beat.is_some() && current;
         if current {
             self.heard.note(place, at_ms);

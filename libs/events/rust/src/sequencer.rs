@@ -30,7 +30,8 @@ use assembly::{Assembly, Progress};
 pub use assembly::{Digest, SnapshotPart, TIERS};
 pub use resume::Place;
 pub use types::{
-    Closing, EPOCH_AHEAD_MS_MAX, Elapsed, Events, Limits, Speaker, Standing, Step, Verdict,
+    Closing, EPOCH_AHEAD_MS_MAX, EVENT_ID_JUMP_MAX, Elapsed, Events, Limits, Speaker, Standing,
+    Step, Verdict,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -144,6 +145,7 @@ impl<P> Sequencer<P> {
         match self.fence(speaker, now_ms, steps) {
             Fence::Refused(verdict) => return verdict,
             Fence::Began if events.first_event_id == 1 => self.state = State::Whole,
+            Fence::Current if self.is_jump(events.last_event_id()) => return Verdict::EventIdJump,
             Fence::Began | Fence::Current => {}
         }
         let last = events.last_event_id();
@@ -179,6 +181,7 @@ impl<P> Sequencer<P> {
         match self.fence(speaker, now_ms, steps) {
             Fence::Refused(verdict) => return verdict,
             Fence::Began if last_event_id == 0 => self.state = State::Whole,
+            Fence::Current if self.is_jump(last_event_id) => return Verdict::EventIdJump,
             Fence::Began | Fence::Current => {}
         }
         if last_event_id > self.applied {
@@ -208,6 +211,7 @@ impl<P> Sequencer<P> {
                 self.base = false;
                 self.opened_empty = false;
             }
+            Fence::Current if self.is_jump(part.as_of) => return Verdict::EventIdJump,
             Fence::Current => {}
         }
         let as_of = part.as_of;
@@ -243,9 +247,25 @@ impl<P> Sequencer<P> {
                 self.applied = as_of;
                 self.base = true;
                 self.state = State::Whole;
+                self.forget_jumps();
                 self.drain(now_ms, steps);
                 Verdict::Applied
             }
+        }
+    }
+
+    /// Whether a life that is known cannot have come to this event.
+    fn is_jump(&self, event_id: u64) -> bool {
+        event_id.saturating_sub(self.known) > EVENT_ID_JUMP_MAX
+    }
+
+    /// The first record of a life may name any event, for there is nothing to compare it with. The life's own snapshot is.
+    fn forget_jumps(&mut self) {
+        let most = self.applied.saturating_add(EVENT_ID_JUMP_MAX);
+        self.held.retain(|_, events| events.last_event_id() <= most);
+        if self.known > most {
+            let held = self.held.values().map(Events::last_event_id).max();
+            self.known = held.unwrap_or(0).max(self.applied);
         }
     }
 

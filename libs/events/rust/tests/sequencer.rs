@@ -396,12 +396,11 @@ fn a_life_that_opens_with_a_snapshot_is_not_taken_for_one_that_opened_empty() {
 }
 
 #[test]
-fn a_jump_of_2_to_the_40_costs_neither_time_nor_memory_and_a_snapshot_heals_it() {
+fn a_gap_of_2_to_the_37_costs_neither_time_nor_memory_and_a_snapshot_heals_it() {
     let mut bench = Bench::whole_at(2);
-    let far = 1 << 40;
+    let far = 1 << 37;
     assert_eq!(bench.events(far, 5), Verdict::HeldBack);
     assert_eq!(bench.sequencer.held_back_events(), 5);
-    assert_eq!(bench.events(u64::MAX - 9, 5), Verdict::HeldBack);
     assert_eq!(bench.tick(101), Elapsed::GapOutlasted);
     assert_eq!(
         bench.part(snapshot(far + 2, &[&[1]])[0].clone()),

@@ -5,6 +5,10 @@ use super::SnapshotPart;
 /// How far ahead of the indexer's clock an epoch, which is a wall clock in µs, may be.
 pub const EPOCH_AHEAD_MS_MAX: u64 = 600_000;
 
+/// A record may be so many events beyond all that its life is known to have numbered: far more than any life numbers
+/// while an indexer is away, so that what jumps further is a mistake, which nothing could ever make whole.
+pub const EVENT_ID_JUMP_MAX: u64 = 1 << 38;
+
 /// Bounds of one worker's state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Limits {
@@ -95,6 +99,8 @@ pub enum Verdict {
     RivalInstance,
     /// Of an epoch too far ahead of the clock.
     EpochAhead,
+    /// Of the current life, and more than [`EVENT_ID_JUMP_MAX`] events beyond all that is known of it.
+    EventIdJump,
     /// Of an epoch that a shutdown has closed.
     EpochClosed,
     /// A snapshot's part, kept.
