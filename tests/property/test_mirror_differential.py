@@ -308,6 +308,21 @@ def messages(draw: st.DrawFn, engine: str) -> object:
     return [draw(st.sampled_from([1.5, 2])), events, draw(st.sampled_from([None, 0, 0, 0, 1]))]
 
 
+def test_a_refused_store_that_ends_another_group_is_taken_as_the_specification_takes_it() -> None:
+    pair = Pair("vllm", SIZE, 1_000)
+    event = {
+        "type": "BlockStored",
+        "block_hashes": [1],
+        "parent_block_hash": None,
+        "token_ids": list(range(SIZE)),
+        "block_size": SIZE,
+        "group_idx": 0,
+    }
+    other = event | {"group_idx": 1, "kv_cache_spec_kind": "full_attention", "block_size": 99}
+    pair.tell(msgspec.msgpack.encode([1.5, [event, other], None]))
+    assert pair.native.held_blocks == 0
+
+
 @pytest.mark.parametrize("engine", sorted(READERS))
 @settings(max_examples=250, deadline=None)
 @given(data=st.data())

@@ -142,6 +142,16 @@ def test_a_kind_overrules_the_group_that_was_first_without_one() -> None:
     assert refused(events) == [(Reason.OTHER_GROUP, 2)]
 
 
+def test_what_another_group_stored_goes_also_where_the_store_that_ends_it_is_refused() -> None:
+    events = read(
+        stored(group_idx=0),
+        stored(group_idx=1, kv_cache_spec_kind="full_attention", block_size=99),
+    )
+    assert isinstance(events[0], Stored)
+    assert events[1] == Cleared(None)
+    assert refused(events) == [(Reason.WRONG_BLOCK_SIZE, 2)]
+
+
 def test_media_are_named_in_any_case_and_remote_locality_wins() -> None:
     def tier_of(**fields: object) -> Tier:
         return one(**fields).tier

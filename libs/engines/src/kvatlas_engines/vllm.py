@@ -16,6 +16,7 @@ out: less is promised than is there, never more.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -25,10 +26,12 @@ from kvatlas_engines import fields as f
 from kvatlas_engines.events import (
     Cleared,
     EngineEvent,
+    EngineHash,
     Reason,
     Removed,
     Stored,
     StoredByHash,
+    Tier,
     Unindexable,
 )
 from kvatlas_engines.extra_keys import NO_KEYS, BlockKeys, read_block_keys
@@ -99,7 +102,21 @@ class VllmReader:
             self._groups.admit_hash_only(group)
             return [StoredByHash(hashes, tier)]
         replaced = self._groups.admit_store(group, f.optional_text(fields, "kv_cache_spec_kind"))
-        lost: list[EngineEvent] = [Cleared(None)] if replaced else []
+        if not replaced:
+            return self._read_blocks(event, hashes, tokens, size, tier)
+        # Whatever else is wrong with this event: what the other group stored counts no more.
+        read = partial(self._read_blocks, hashes=hashes, tokens=tokens, size=size, tier=tier)
+        return [Cleared(None), *read_guarded(event, read)]
+
+    def _read_blocks(
+        self,
+        event: RawEvent,
+        hashes: tuple[EngineHash, ...],
+        tokens: list[object],
+        size: int,
+        tier: Tier,
+    ) -> list[EngineEvent]:
+        fields = event.fields
         if size != self._block_size:
             raise NotIndexable(
                 Reason.WRONG_BLOCK_SIZE,
@@ -109,9 +126,10 @@ class VllmReader:
         lora_name = self._lora_name(event)
         parent = f.parent_hash(fields)
         blocks = f.in_blocks(f.tokens_u32(tokens), len(hashes), size)
+        read: list[EngineEvent] = []
         keys, refusal = _read_keys(fields.get("extra_keys"), len(hashes), lora_name, parent is None)
         if keys:
-            lost.append(
+            read.append(
                 Stored(
                     hashes[: len(keys)],
                     parent,
@@ -123,10 +141,10 @@ class VllmReader:
                 )
             )
         if refusal is not None:
-            lost.append(
+            read.append(
                 Unindexable(refusal.reason, announced_blocks(event) - len(keys), str(refusal))
             )
-        return lost
+        return read
 
     def _lora_name(self, event: RawEvent) -> str | None:
         if event.positions is not None and event.positions <= _EXTRA_KEYS_POSITION:

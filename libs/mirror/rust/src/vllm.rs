@@ -29,7 +29,10 @@ pub fn read_stored(
         return Ok(());
     }
     let kind = f::optional_text(event, Field::SpecKind)?;
-    let replaced = reader.groups.admit_store(group, kind)?;
+    if reader.groups.admit_store(group, kind)? {
+        // Whatever else is wrong with this event: what the other group stored counts no more.
+        batch.events.push(Event::Cleared(None));
+    }
     if size != reader.block_size as u64 {
         return Err(wrong_block_size("blocks", size, reader.block_size));
     }
@@ -44,9 +47,6 @@ pub fn read_stored(
         items,
         refusal,
     } = read_chain_keys(extra_keys, blocks, lora_name, parent.is_none())?;
-    if replaced {
-        batch.events.push(Event::Cleared(None));
-    }
     if understood > 0 {
         batch.events.push(Event::Stored(Stored {
             hashes: first..first + understood,
