@@ -1,7 +1,7 @@
 """Settings come from three places, in order, and nothing misspelt is forgiven."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 from pydantic import Field
@@ -22,6 +22,7 @@ class ExampleSettings(ServiceSettings):
     log: tuple[str, ...] = ()
     mode: Literal["fast", "exact"] = "fast"
     tiers: bool = False
+    worker_id: Annotated[int, Field(ge=0)] | None = None
     engines: tuple[Rank, ...] = ()
     labels: dict[str, str] = Field(default_factory=dict)
 
@@ -159,6 +160,8 @@ def test_help_names_every_flag_and_its_default(capsys: pytest.CaptureFixture[str
         assert flag in text
     assert "--engines" not in text
     assert "(default: 16)" in text
+    for said in ("--block-size N", "--worker-id N", "--listen H:P", "--mode fast|exact"):
+        assert said in text
     assert "KVATLAS__MOCK_ENGINE__SETTING" in text
 
 

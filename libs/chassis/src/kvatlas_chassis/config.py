@@ -128,10 +128,14 @@ def _shown(default: object) -> str:
 
 
 def _metavar(field: FieldInfo) -> str:
-    if typing.get_origin(field.annotation) is Literal:
-        return "|".join(str(choice) for choice in typing.get_args(field.annotation))
+    kind = _alternatives(field.annotation)[0]
+    if typing.get_origin(kind) is typing.Annotated:
+        kind = typing.get_args(kind)[0]
+    if typing.get_origin(kind) is Literal:
+        return "|".join(str(choice) for choice in typing.get_args(kind))
     plain = {int: "N", float: "X", str: "TEXT", Path: "PATH", HostPort: "H:P"}
-    return plain.get(typing.cast("Any", field.annotation), "VALUE")
+    name = kind.__name__.upper() if isinstance(kind, type) else "VALUE"
+    return plain.get(typing.cast("Any", kind), name)
 
 
 def _alternatives(annotation: object) -> tuple[object, ...]:

@@ -1,11 +1,21 @@
 """Settings of `kvatlas mock-engine`."""
 
+import re
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from kvatlas_chassis import HostPort, ServiceSettings
+
+
+def _endpoint(url: str) -> str:
+    if not re.fullmatch(r"tcp://.+:(\d+|\*)", url):
+        raise ValueError(f"{url!r} is no tcp://HOST:PORT, with * for any free port")
+    return url
+
+
+Endpoint = Annotated[str, AfterValidator(_endpoint)]
 
 
 class MockEngineSettings(ServiceSettings):
@@ -14,14 +24,12 @@ class MockEngineSettings(ServiceSettings):
     listen: HostPort = Field(
         default=HostPort("127.0.0.1", 8000), description="where the OpenAI API listens"
     )
-    events: str | None = Field(
+    events: Endpoint | None = Field(
         default=None,
-        pattern=r"^tcp://.+:(\d+|\*)$",
         description="ZMQ endpoint of the KV events, tcp://H:P; rank r uses P + r; none: no events",
     )
-    replay: str | None = Field(
+    replay: Endpoint | None = Field(
         default=None,
-        pattern=r"^tcp://.+:(\d+|\*)$",
         description="ZMQ endpoint of the replay socket, tcp://H:P; rank r uses P + r",
     )
     topic: str = Field(default="kv-events", description="topic of the KV events")

@@ -172,4 +172,4 @@ def check_terms(replicas: Sequence[Replica]) -> None:
     first, *others = [(replica.name, replica.terms()) for replica in replicas]
     for name, terms in others:
         if terms != first[1]:
-            raise CannotTell(f"{first[0]} is of {first[1]}, {name} of {terms}: not one cell")
+            raise CannotTell(f"{first[0]} is of {first[1]}; {name} of {terms}: not one cell")

@@ -32,6 +32,12 @@ class Terms:
     block_size: int
     hash_contract: str
 
+    def __str__(self) -> str:
+        return (
+            f"cell {self.cell}, model {self.model}, blocks of {self.block_size} tokens, "
+            f"hash contract {self.hash_contract}"
+        )
+
 
 class Replica:
     """One indexer. Errors of all calls: `CannotTell`."""
