@@ -1,6 +1,9 @@
 //! Many searches of one call are under way at a time. None may pass by what another of them does.
 
-use kvatlas_index::{Hashes, Index, IndexConfig, Run, SlotId, Tier, WorkerKey};
+use std::collections::BTreeSet;
+
+use kvatlas_index::{Applied, Hashes, Index, IndexConfig, Run, SlotId, Tier, WorkerKey};
+use proptest::prelude::*;
 
 /// Numbers that look random, the same in every run.
 fn spread(number: u64) -> u64 {
@@ -95,5 +98,76 @@ fn a_block_stored_and_removed_in_one_call_is_gone_also_where_it_took_an_emptied_
             (2 * count + again, count),
             "{round}"
         );
+    }
+}
+
+/// A run: whose it is, whether it stores, and which blocks.
+type Told = (usize, bool, Vec<u64>);
+
+fn told() -> impl Strategy<Value = Told> {
+    let blocks = prop::collection::vec(0u64..70, 1..6);
+    (0usize..4, any::<bool>(), blocks)
+}
+
+proptest! {
+    /// Few blocks of four workers in a small table with places that were emptied, many of them again and again in one call.
+    #[test]
+    fn runs_of_one_call_count_as_if_one_by_one_where_places_are_taken_again(
+        seed in 0u64..1000,
+        filled in 40u64..60,
+        emptied in prop::collection::vec(0u64..60, 0..20),
+        calls in prop::collection::vec(prop::collection::vec(told(), 1..40), 1..6),
+    ) {
+        let index = Index::new(IndexConfig {
+            shard_bits: 0,
+            initial_slots_per_shard: 64,
+        });
+        let slots = [0, 1, 2, 3].map(|worker_id| {
+            let slot = index.allocate(WorkerKey {
+                worker_id,
+                dp_rank: 0,
+            });
+            slot.unwrap()
+        });
+        let hash = |block: u64| spread(seed * 100 + block);
+        let mut held = [(); 4].map(|()| BTreeSet::new());
+        held[0].extend((0..filled).map(hash));
+        let filled: Vec<u64> = held[0].iter().copied().collect();
+        index.store(slots[0], Tier::Device, &filled);
+        let emptied: Vec<u64> = emptied.into_iter().map(hash).collect();
+        index.remove(slots[0], Tier::Device, &emptied);
+        for hash in &emptied {
+            held[0].remove(hash);
+        }
+        for call in &calls {
+            for _ in 0..6 {
+                let _ = index.sweep(1);
+            }
+            let hashes: Vec<Vec<u64>> = call
+                .iter()
+                .map(|(_, _, blocks)| blocks.iter().map(|&block| hash(block)).collect())
+                .collect();
+            let mut expected = Applied::default();
+            for (&(worker, stores, _), hashes) in call.iter().zip(&hashes) {
+                for &hash in hashes {
+                    if stores {
+                        expected.stored += usize::from(held[worker].insert(hash));
+                    } else {
+                        expected.removed += usize::from(held[worker].remove(&hash));
+                    }
+                }
+            }
+            let runs = call.iter().zip(&hashes).map(|(&(worker, stores, _), hashes)| Run {
+                slot: slots[worker],
+                tier: Tier::Device,
+                stores,
+                hashes: Hashes::Sequences(hashes),
+            });
+            prop_assert_eq!(index.apply(runs), expected);
+            for (&slot, held) in slots.iter().zip(&held) {
+                let listed: BTreeSet<u64> = index.hashes(slot, Tier::Device).into_iter().collect();
+                prop_assert_eq!(&listed, held);
+            }
+        }
     }
 }
