@@ -9,9 +9,9 @@ use crate::sync::atomic::AtomicU64;
 use crate::bitmap::{self, Arena};
 use crate::brief;
 use crate::counters::count;
+use crate::line::Slot;
 use crate::set::{Few, Holders, MAX_INLINE, Set};
 use crate::shard_table::{Shared, Target};
-use crate::table::Slot;
 
 /// A bitmap goes back into the slot at this size; below the size at which it left, so that one worker
 /// coming and going does not move it each time.

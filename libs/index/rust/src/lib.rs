@@ -15,7 +15,7 @@
 //! 1. [`index`] – the public type; [`write`] / [`feed`] / [`ring`] – runs of changes, many blocks in flight; counts and digests
 //! 2. [`rights`] – who may write to a shard
 //! 3. [`membership`] – what storing or removing on one tier means for the tables of a shard
-//! 4. [`table`] / [`shard_table`] – open addressing: what readers see, what the one writer does
+//! 4. [`table`] / [`line`] / [`shard_table`] – open addressing: what readers see, what the one writer does; [`renewal`] – its copy
 //! 5. [`set`] / [`bitmap`] – a slot's set word: up to four workers inline, more in a bitmap; [`brief`] / [`cells`] – how
 //!    the slot keeps it in half a word
 //! 6. [`roster`] – worker slots, their lives, what is matchable now
@@ -43,6 +43,7 @@ mod find;
 mod gather;
 mod grace;
 mod index;
+mod line;
 mod lookup;
 mod membership;
 #[cfg(all(loom, test))]

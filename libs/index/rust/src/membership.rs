@@ -199,7 +199,9 @@ impl Tables {
             let m = Member { hash, slot };
             kind != Kind::Anywhere || !self.has(dirs, Kind::OffDevice, m)
         };
-        let held = table.held(&dirs[0].cells).filter(|(_, set)| set.contains(slot));
+        let held = table
+            .held(&dirs[0].cells)
+            .filter(|(_, set)| set.contains(slot));
         held.map(|(hash, _)| hash).filter(on_tier).collect()
     }
 
@@ -224,8 +226,9 @@ impl Tables {
     }
 
     fn has(&self, dirs: &Directories, kind: Kind, m: Member) -> bool {
-        self.table(kind)
-            .is_some_and(|table| table.contains(dirs[0].place(m.hash), m.hash, m.slot, &dirs[0].cells))
+        self.table(kind).is_some_and(|table| {
+            table.contains(dirs[0].place(m.hash), m.hash, m.slot, &dirs[0].cells)
+        })
     }
 
     fn is_aside(&self, dirs: &Directories, m: Member) -> bool {

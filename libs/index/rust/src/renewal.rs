@@ -15,9 +15,10 @@ use crate::bitmap;
 use crate::brief;
 use crate::counters::{count, count_many};
 use crate::entry::packed;
+use crate::line::{Line, SLOTS_PER_LINE};
 use crate::set::{self, Holders, Set};
 use crate::shard_table::{ShardTable, Shared, Target};
-use crate::table::{Directory, Line, SLOTS_PER_LINE, Slots, class_for, lines_of_class};
+use crate::table::{Directory, Slots, class_for, lines_of_class};
 use crate::zeroed::Zeroed;
 
 /// Keys a table of `capacity` slots may have: 4/5, and always one slot vacant.

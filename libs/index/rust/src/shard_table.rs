@@ -14,11 +14,12 @@ use crate::cells::Cells;
 use crate::counters::Counters;
 use crate::entry::{self, Joined};
 use crate::grace::{Grace, Pin};
+use crate::line::{Line, SLOTS_PER_LINE, Slot};
 use crate::renewal::{fitting_slots, most_keys};
 use crate::roster::Roster;
 use crate::set::Set;
 use crate::sync::tally::AtomicUsize;
-use crate::table::{Directory, Line, Place, SLOTS_PER_LINE, Slot, Slots, prefetch};
+use crate::table::{Directory, Place, Slots, prefetch};
 use crate::zeroed::Zeroed;
 
 /// What the writers of all shards share.

@@ -13,141 +13,23 @@
 //! slot on. Where it is full, the search goes on with the line beside it, which is fetched at little cost, then leaps to
 //! another pair of lines, as far as the hash's lower bits say. So full lines do not gather in runs.
 //!
-//! A slot's key is written before the brief ([`crate::brief`]) that leaves "vacant" or "empty"; it is replaced only if the brief has been
-//! "empty" for a grace period. So a reader sees at most one change of a slot's key while it is pinned, and that one from
-//! a brief that was empty already: one that loads the brief (`Acquire`), then the key, and finds the set not empty, has the
-//! key that the set belongs to; one that finds it empty may have either key, and neither had a holder then.
-//!
 //! `unsafe` here: turning a directory entry into a slice, and a brief into its set. Sound because the entry always names a live
 //! array of the capacity it states, and a retired array is freed only after a grace period that the
 //! reader's pin holds back. Checked by `tests/stress.rs` and `tests/differential.rs`.
 
-use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicPtr, Ordering};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use crate::brief;
 use crate::cells::Cells;
 use crate::grace::Pin;
+use crate::line::{Line, SLOTS_PER_LINE, Slot};
 use crate::set::Set;
-use crate::zeroed::{Zeroable, Zeroed};
+use crate::zeroed::Zeroed;
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 const CLASS_SHIFT: u32 = 48;
 const ADDRESS_MASK: usize = (1 << CLASS_SHIFT) - 1;
-
-/// Slots in a cache line, the unit of probing. They get their keys from the first to the last.
-pub(crate) const SLOTS_PER_LINE: usize = 5;
-
-/// A cache line of slots: their keys, then in the same order what they keep of their sets.
-#[derive(Default)]
-#[repr(C, align(64))]
-pub(crate) struct Line {
-    keys: [AtomicU64; SLOTS_PER_LINE],
-    briefs: [AtomicU32; SLOTS_PER_LINE],
-}
-
-#[cfg(not(loom))]
-const _: () = assert!(size_of::<Line>() == 64);
-
-// SAFETY: atomics; zero bytes are five vacant slots.
-unsafe impl Zeroable for Line {
-    #[cfg(loom)]
-    fn zero() -> Self {
-        Self::default()
-    }
-    #[cfg(loom)]
-    fn end(&mut self) {
-        self.keys.iter_mut().for_each(AtomicU64::end);
-        self.briefs.iter_mut().for_each(AtomicU32::end);
-    }
-}
-
-impl Line {
-    #[inline(always)]
-    pub fn slot<'p>(&'p self, at: usize, cells: &'p Cells) -> Slot<'p> {
-        Slot {
-            key: &self.keys[at],
-            brief: &self.briefs[at],
-            cells,
-        }
-    }
-
-    /// Slots with that key, a bit for each, the first in the lowest. For key 0 that may be vacant ones.
-    #[inline(always)]
-    pub fn with_key(&self, hash: u64) -> u32 {
-        // No short circuit: which of a line's slots it is cannot be foreseen, so no branch should depend on it.
-        marks(|at| self.keys[at].load(Ordering::Relaxed) == hash)
-    }
-
-    /// Writer only: slots that may be given a key in epoch `now`, a bit for each.
-    #[inline(always)]
-    pub fn free(&self, now: u64) -> u32 {
-        marks(|at| brief::takes_key(self.briefs[at].load(Ordering::Relaxed), now))
-    }
-
-    /// Whether a search ends here, because a key that is further on would have taken a slot of this line.
-    #[inline(always)]
-    pub fn has_vacancy(&self) -> bool {
-        self.briefs[SLOTS_PER_LINE - 1].load(Ordering::Relaxed) == brief::VACANT
-    }
-
-    /// Writer only: writes to the line what it says already.
-    pub fn touch(&self) {
-        self.briefs[0].store(self.briefs[0].load(Ordering::Relaxed), Ordering::Release);
-    }
-}
-
-/// A bit for each slot of a line, the first in the lowest.
-#[inline(always)]
-fn marks(is_marked: impl Fn(usize) -> bool) -> u32 {
-    let mut marks = 0;
-    for at in 0..SLOTS_PER_LINE {
-        marks |= u32::from(is_marked(at)) << at;
-    }
-    marks
-}
-
-/// One slot.
-#[derive(Clone, Copy)]
-pub(crate) struct Slot<'p> {
-    key: &'p AtomicU64,
-    brief: &'p AtomicU32,
-    cells: &'p Cells,
-}
-
-impl<'p> Slot<'p> {
-    #[inline]
-    pub fn set(self) -> Set<'p> {
-        // SAFETY: loaded with `Acquire` from a slot that is protected as long as it is borrowed.
-        unsafe { Set::from_word(self.cells.word(self.brief())) }
-    }
-
-    /// The key; meaningful once the slot is not vacant.
-    #[inline]
-    pub fn key(self) -> u64 {
-        self.key.load(Ordering::Relaxed)
-    }
-
-    /// What it keeps of its set word.
-    #[inline(always)]
-    pub fn brief(self) -> u32 {
-        self.brief.load(Ordering::Acquire)
-    }
-
-    /// Writer only: gives a vacant slot, or one that [`brief::takes_key`], its key and first set.
-    #[inline(always)]
-    pub fn claim(self, key: u64, brief: u32) {
-        self.key.store(key, Ordering::Relaxed);
-        self.brief.store(brief, Ordering::Release);
-    }
-
-    /// Writer only: another set for the same key.
-    #[inline(always)]
-    pub fn publish(self, brief: u32) {
-        self.brief.store(brief, Ordering::Release);
-    }
-}
 
 /// Capacities are multiples of it.
 const LINES_PER_UNIT: usize = crate::sync::sized(4, 1);
@@ -209,12 +91,7 @@ impl<'p> Slots<'p> {
         // Ends: the writer keeps at least one slot vacant.
         loop {
             let line = &self.lines[at];
-            let briefs: [u32; SLOTS_PER_LINE] =
-                std::array::from_fn(|at| line.briefs[at].load(Ordering::Acquire));
-            // They are loaded before the keys in any case.
-            let found = marks(|at| briefs[at] == brief::VACANT) | line.with_key(hash);
-            if found != 0 {
-                let brief = briefs[found.trailing_zeros() as usize % SLOTS_PER_LINE];
+            if let Some(brief) = line.brief_of(hash) {
                 // SAFETY: loaded with `Acquire` from a slot that is protected for `'p`.
                 return unsafe { Set::from_word(cells.word(brief)) };
             }
@@ -261,9 +138,7 @@ impl<'p> Slots<'p> {
             let keys = usize::from(keyed[at]);
             if keys < SLOTS_PER_LINE {
                 keyed[at] += 1;
-                let line = &self.lines[at];
-                line.keys[keys].store(key, Ordering::Relaxed);
-                line.briefs[keys].store(brief, Ordering::Relaxed);
+                self.lines[at].fill(keys, key, brief);
                 return;
             }
             step += 1;

@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-/// How large the table starts. Every value is legal; tiny ones make tests reach growth at once.
+/// How large the table starts. Tiny values are legal, and make tests reach growth at once; the memory that large ones ask for
+/// must be there when shards get their first blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndexConfig {
     /// The table has `2^shard_bits` shards, each with a writer lock of its own and a growth of its

@@ -44,6 +44,9 @@ struct Window<'a, 'p> {
 impl Index {
     /// Applies runs of changes. Those of one slot take effect as if one after another, in the order given. Nothing
     /// happens for retired slots.
+    ///
+    /// `runs` is asked for the next one while others are kept from writing: it must not change the same index itself, nor
+    /// wait for somebody who does.
     pub fn apply<'a>(&self, runs: impl IntoIterator<Item = Run<'a>>) -> Applied {
         let pin = self.shared.grace.pin();
         let applied = self.apply_pinned(&mut runs.into_iter(), &pin);
@@ -128,8 +131,7 @@ impl<'a, 'p> Window<'a, 'p> {
             return;
         };
         let part = &mut self.parts[search.run()];
-        if !has_equal
-            && let Some(changed) = part.take_spare(self.writing, &mut self.rights, search)
+        if !has_equal && let Some(changed) = part.take_spare(self.writing, &mut self.rights, search)
         {
             part.count(search.hash, changed);
             self.ring.drop_front();

@@ -6,8 +6,8 @@ use crate::brief;
 use crate::cells::{Cells, Own};
 use crate::counters::Counters;
 use crate::grace::Grace;
+use crate::line::{Line, Slot};
 use crate::set::{Few, Holders};
-use crate::table::{Line, Slot};
 use crate::types::Tier;
 use crate::zeroed::Zeroed;
 
@@ -116,7 +116,10 @@ fn a_cell_is_not_used_again_while_it_may_be_read() {
     explore("bitmap::cell", Orders::Preemptions(3), || {
         let stage = Stage::new();
         let mut own = Own::default();
-        let few = |ids: &[u16]| ids.iter().fold(Few::EMPTY, |few, &id| few.with(id).unwrap());
+        let few = |ids: &[u16]| {
+            ids.iter()
+                .fold(Few::EMPTY, |few, &id| few.with(id).unwrap())
+        };
         let cell = own.put(&stage.cells, few(&[1, 2, 3, 4]).word(), &stage.grace);
         stage.slot(0).claim(7, brief::in_cell(cell));
         let reader = spawn({

@@ -1,11 +1,12 @@
 //! The table under readers: keys beside their words, a generation after another, keys replaced in place.
 
 use super::{Arc, Orders, allocated, explore, found, live, remove, settle, small, spawn, store};
-use crate::index::Index;
 use crate::brief;
 use crate::cells::Cells;
+use crate::index::Index;
+use crate::line::Line;
 use crate::set::Few;
-use crate::table::{Line, Slots};
+use crate::table::Slots;
 use crate::zeroed::Zeroed;
 
 #[test]
