@@ -11,7 +11,8 @@ use crate::set::{Few, Holders};
 use crate::types::Tier;
 use crate::zeroed::Zeroed;
 
-/// Whoever found the workers 1 to 4 finds them also while a fifth moves the set to a bitmap and leaves again.
+/// Whoever found the workers 1 to 3 finds them also while a fourth moves the set to a cell and a fifth to a bitmap, and while
+/// they leave again.
 #[test]
 fn spilling_and_returning_show_every_holder() {
     explore("bitmap::spill", Orders::Preemptions(3), || {
@@ -19,7 +20,7 @@ fn spilling_and_returning_show_every_holder() {
         for id in 1..=3 {
             live(&index, id, &[1]);
         }
-        let four = live(&index, 4, &[1]);
+        let four = live(&index, 4, &[]);
         let five = live(&index, 5, &[]);
         let reader = spawn({
             let index = Arc::clone(&index);
@@ -29,6 +30,7 @@ fn spilling_and_returning_show_every_holder() {
                 assert_eq!(answer, [(1, 1), (2, 1), (3, 1)]);
             }
         });
+        store(&index, four, &[1]);
         store(&index, five, &[1]);
         remove(&index, four, &[1]);
         remove(&index, five, &[1]);
