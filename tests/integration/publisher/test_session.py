@@ -346,22 +346,6 @@ async def test_the_rank_is_what_the_engine_says(wire_engine: Engine) -> None:
     assert ends == [Worker(7, 0)]
 
 
-async def test_a_log_that_is_away_costs_the_others_no_time_when_the_rank_is_learned(
-    wire_engine: Engine,
-) -> None:
-    here, away = KeepingLog(), KeepingLog()
-    away.stalled = True
-    async with running(spec_of(wire_engine), here, away, engine_gone_s=60.0):
-        await wire_engine.subscribed()
-        await wire_engine.until(lambda: bool(beats(here)))
-        wire_engine.send(stored(1), dp_rank=3)
-        async with asyncio.timeout(10.0):
-            await wire_engine.until(lambda: here.batches[-1].header.worker == Worker(7, 3))
-        away.stalled = False
-    assert away.batches[-1].header.worker == Worker(7, 3)
-    assert away.said[-1] == Shutdown(ShutdownReason.PUBLISHER_LEAVING)
-
-
 @pytest.mark.parametrize(
     ("changes", "advice"),
     [({"block_size": 4}, "use --block-size 2"), ({"dp_rank": 1}, "use --dp-rank 0")],
