@@ -21,9 +21,9 @@ use crate::shard_table::{ShardTable, Shared, Target};
 use crate::table::{Directory, Slots, class_for, lines_of_class};
 use crate::zeroed::Zeroed;
 
-/// Keys a table of `capacity` slots may have: 4/5, and always one slot vacant.
+/// Keys a table of `capacity` slots may have: 5/6, and always one slot vacant.
 pub(crate) fn most_keys(capacity: usize) -> usize {
-    capacity * 4 / 5
+    capacity * 5 / 6
 }
 
 /// Slots for `held` keys in a table that comes and goes: 60 % full.
@@ -67,7 +67,7 @@ fn next_slots(shared: &Shared, shard: usize, held: usize, keyed: usize) -> usize
 pub(crate) fn slots_reserved(memberships: usize, shards: usize) -> usize {
     let keys = memberships as f64 / shards as f64;
     // No shard has many more than its share: five standard deviations.
-    ((keys + 5.0 * keys.sqrt()) * 5.0 / 4.0).ceil() as usize
+    ((keys + 5.0 * keys.sqrt()) * 6.0 / 5.0).ceil() as usize
 }
 
 impl ShardTable {
