@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from kvatlas_chassis import SettingsError, TaskSet
+from kvatlas_chassis import Seldom, SettingsError, TaskSet
 from kvatlas_engines import READERS, MalformedMessage, Reason, decode_payload
 from kvatlas_engines.anchor import Resumed
 from kvatlas_engines.follower import Follower
@@ -34,8 +34,6 @@ from kvatlas_publisher.settings import EngineSpec
 from kvatlas_publisher.state_dir import Owner, StateDir
 
 log = logging.getLogger(__name__)
-
-_LOG_EVERY_S = 10.0
 
 
 class Session:
@@ -90,7 +88,7 @@ class Session:
         self._watching, self._delivering = TaskSet(), TaskSet()
         self._models_checked = False
         self._last_alive_s = time.monotonic()
-        self._logged_s: dict[str, float] = {}
+        self._said = Seldom()
         self._begun = False
         self._following = Following(
             spec, settings.timing, self._on_effects, self._watching, self._checkpoints.anchor
@@ -230,8 +228,9 @@ class Session:
         self._indexed_any = self._indexed_any or heard.stored_any
         self._rank_known = self._rank_known or heard.rank_said
         for reason, detail in heard.refusals:
-            if reason != Reason.OTHER_GROUP:  # a hybrid model's normal state; the counter tells
-                self._warn(reason, "worker %s: cannot index: %s: %s", self.worker, reason, detail)
+            # Another group is a hybrid model's normal state; the counter tells.
+            if reason != Reason.OTHER_GROUP and self._said.is_due(reason):
+                log.error("worker %s: cannot index: %s: %s", self.worker, reason, detail)
         self._check_sight(life)
         if life.is_batch_full:
             self._flush()
@@ -239,7 +238,8 @@ class Session:
 
     def _on_malformed(self, messages: int, what: str) -> None:
         self.counters.malformed_messages += messages
-        self._warn("malformed", "worker %s: malformed message: %s", self.worker, what)
+        if self._said.is_due("malformed"):
+            log.error("worker %s: malformed message: %s", self.worker, what)
 
     def _check_sight(self, life: Life) -> None:
         """Warn once in a life of what the engine's release does not tell apart."""
@@ -255,13 +255,13 @@ class Session:
 
     def _on_hole(self, hole: Hole) -> None:
         self.counters.holes += 1
-        self._warn(
-            "hole",
-            "worker %s: the engine never sent messages %d to %d; older blocks are suspect",
-            self.worker,
-            hole.first,
-            hole.last,
-        )
+        if self._said.is_due("hole"):
+            log.warning(
+                "worker %s: the engine never sent messages %d to %d; older blocks are suspect",
+                self.worker,
+                hole.first,
+                hole.last,
+            )
         if self.life is not None:
             self.life.mirror.suspect_all()
 
@@ -438,11 +438,5 @@ class Session:
 
     def _on_refused(self, rejection: RecordsRejected) -> None:
         self.counters.rejected += 1
-        self._warn("rejected", "worker %s: events are refused: %s", self.worker, rejection)
-
-    def _warn(self, kind: str, text: str, *values: object) -> None:
-        """Log at most once in a while per kind; counters tell the rest."""
-        now = time.monotonic()
-        if now - self._logged_s.get(kind, -_LOG_EVERY_S) >= _LOG_EVERY_S:
-            self._logged_s[kind] = now
-            log.error(text, *values)
+        if self._said.is_due("rejected"):
+            log.error("worker %s: events are refused: %s", self.worker, rejection)

@@ -1,0 +1,52 @@
+//! Event ids that no life can have come to: refused where the life is known, and forgotten once it is.
+
+use kvatlas_events::sequencer::{Closing, Elapsed, SnapshotPart, Standing, Verdict};
+
+use crate::bench::{Bench, snapshot};
+
+const JUMP: u64 = 1 << 40;
+
+fn one_part(as_of: u64, hashes: &[u64]) -> SnapshotPart {
+    snapshot(as_of, &[hashes]).remove(0)
+}
+
+fn known(bench: &Bench) -> (u64, u64, Standing) {
+    let sequencer = &bench.sequencer;
+    (sequencer.applied(), sequencer.known(), sequencer.standing())
+}
+
+#[test]
+fn an_event_id_that_jumps_is_refused_and_harms_nothing() {
+    let mut bench = Bench::new();
+    bench.events(1, 4);
+    assert_eq!(bench.events(4 + JUMP, 1), Verdict::EventIdJump);
+    assert_eq!(
+        bench.close(4 + JUMP, Closing::EngineGone),
+        Verdict::EventIdJump
+    );
+    assert_eq!(bench.heartbeat(u64::MAX), Verdict::EventIdJump);
+    assert_eq!(bench.part(one_part(4 + JUMP, &[1])), Verdict::EventIdJump);
+    assert_eq!(known(&bench), (4, 4, Standing::Whole));
+    assert_eq!(bench.events(5, 1), Verdict::Applied);
+    assert_eq!(bench.tick(1_000_000), Elapsed::Nothing);
+    // As far as that, it may have been a long absence.
+    assert_eq!(bench.heartbeat(5 + (1 << 38)), Verdict::HeldBack);
+}
+
+#[test]
+fn a_life_that_is_first_heard_of_by_a_jump_is_whole_with_its_snapshot() {
+    for by_events in [true, false] {
+        let mut bench = Bench::new();
+        let first = if by_events {
+            bench.events(JUMP, 2)
+        } else {
+            bench.heartbeat(JUMP)
+        };
+        assert_eq!(first, Verdict::HeldBack);
+        assert_eq!(bench.events(9, 1), Verdict::HeldBack);
+        assert_eq!(bench.part(one_part(7, &[1, 2])), Verdict::Applied);
+        assert_eq!(bench.sequencer.known(), 9);
+        assert_eq!(bench.events(8, 1), Verdict::Applied);
+        assert_eq!(known(&bench), (9, 9, Standing::Whole));
+    }
+}

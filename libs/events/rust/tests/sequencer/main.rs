@@ -1,0 +1,5 @@
+//! The rules of the sequencer.
+
+mod bench;
+mod jumps;
+mod rules;
