@@ -19,12 +19,12 @@ use kvatlas_wire::v1::IngestResponse;
 use prost::Message;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until, timeout};
-use tonic::Status;
+use tonic::{Code, Status};
 
-use crate::call::{not_grpc, outcome, request, status};
+use crate::call::{not_grpc, outcome, request};
 use crate::ingest_requests::{PREFIX_LEN, encode};
 use crate::link::dial;
-use crate::{address, runtime};
+use crate::{address, call, runtime};
 
 const PATH: &str = "/kvatlas.v1.Indexer/Ingest";
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -186,7 +186,7 @@ async fn converse(
             let answers = Answers::to(head);
             exchange(requests, answers, patience, appends, waiting).await
         }
-        Err(error) => status(&error),
+        Err(error) => lost(&error),
     };
     connection.abort();
     over
@@ -275,7 +275,7 @@ impl Answers {
             }
             match &mut self.body {
                 Body::Awaited(head) => {
-                    let (head, body) = head.await.map_err(|error| status(&error))?.into_parts();
+                    let (head, body) = head.await.map_err(|error| lost(&error))?.into_parts();
                     if head.status != StatusCode::OK {
                         return Err(not_grpc(head.status));
                     }
@@ -286,13 +286,13 @@ impl Answers {
                 }
                 Body::Open(body) => match body.data().await {
                     Some(data) => {
-                        let data = data.map_err(|error| status(&error))?;
+                        let data = data.map_err(|error| lost(&error))?;
                         let room = body.flow_control().release_capacity(data.len());
-                        room.map_err(|error| status(&error))?;
+                        room.map_err(|error| lost(&error))?;
                         self.received.extend_from_slice(&data);
                     }
                     None => {
-                        let trailers = body.trailers().await.map_err(|error| status(&error))?;
+                        let trailers = body.trailers().await.map_err(|error| lost(&error))?;
                         return Err(ended(trailers.as_ref()));
                     }
                 },
@@ -318,6 +318,15 @@ impl Answers {
         answer.map(Some).map_err(|error| {
             Status::internal(format!("an answer that is no IngestResponse: {error}"))
         })
+    }
+}
+
+/// How the call was lost. A server that is stopped resets its streams as cancelled, and on this side nobody has
+/// cancelled: the other side is gone, as when its connection is.
+fn lost(error: &h2::Error) -> Status {
+    match call::status(error) {
+        status if status.code() == Code::Cancelled => Status::unavailable(status.message()),
+        status => status,
     }
 }
 

@@ -142,6 +142,30 @@ fn a_server_that_goes_away_ends_the_call() {
 }
 
 #[test]
+fn a_server_that_resets_the_call_as_cancelled_is_gone_all_the_same() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let stream = IngestStream::open(&listener.local_addr().unwrap().to_string(), PATIENCE).unwrap();
+    let waiting = append(&stream, &[b"x"]);
+    let (socket, _) = listener.accept().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let peer = async {
+        let socket = tokio::net::TcpStream::from_std(socket).unwrap();
+        let mut calls = h2::server::handshake(socket).await.unwrap();
+        let (_, mut answer) = calls.accept().await.unwrap().unwrap();
+        answer.send_reset(h2::Reason::CANCEL);
+        calls.accept().await.is_none()
+    };
+    let told = std::thread::spawn(move || code(&waiting));
+    assert!(runtime.block_on(peer));
+    assert_eq!(told.join().unwrap(), Code::Unavailable);
+    end(&stream);
+}
+
+#[test]
 fn nobody_listening_is_said() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
