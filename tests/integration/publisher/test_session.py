@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvatlas_chassis import FatalError, SettingsError
@@ -359,6 +360,7 @@ async def test_an_engine_that_is_another_one_is_refused(
     task = asyncio.create_task(session.run())
     await wire_engine.subscribed()
     wire_engine.send(stored(1))
+    wire_engine.send(stored(2, parent=1))
     await wire_engine.until(task.done)
     with pytest.raises(SettingsError, match=advice):
         task.result()
@@ -406,19 +408,21 @@ async def test_a_receiver_that_will_never_take_our_records_ends_us(
     await session.close(0.1)
 
 
-async def test_a_message_that_cannot_be_read_is_counted_and_makes_suspects(
-    wire_engine: Engine,
+@pytest.mark.parametrize("payload", [b"\xc1", msgspec.msgpack.encode([1.0, [stored(9)], 3])])
+async def test_a_message_that_is_broken_or_of_another_rank_is_counted_and_makes_suspects(
+    wire_engine: Engine, payload: bytes
 ) -> None:
     log = KeepingLog()
     async with running(spec_of(wire_engine), log) as session:
         await wire_engine.subscribed()
         wire_engine.send(stored(1))
-        wire_engine.send_payload(b"\xc1")
+        wire_engine.send_payload(payload)
         wire_engine.send(stored(2, parent=1, first_token=2))
         await wire_engine.until(lambda: joined(log.said) == [("store", None, S[:2], Tier.DEVICE)])
         assert session.counters.malformed_messages == 1
         assert session.life is not None
         assert session.life.mirror.suspect_blocks == 1
+        assert (session.worker, session.counters.lives) == (Worker(7, 0), 1)
 
 
 async def test_holes_are_counted_and_not_each_of_them_is_said(

@@ -29,6 +29,7 @@ from kvatlas_publisher.epochs import Epochs
 from kvatlas_publisher.following import Following
 from kvatlas_publisher.life import Life
 from kvatlas_publisher.outlets import Outlets
+from kvatlas_publisher.rank import Named, Rank
 from kvatlas_publisher.session_terms import SessionCounters, SessionSettings, header_of
 from kvatlas_publisher.settings import EngineSpec
 from kvatlas_publisher.state_dir import Owner, StateDir
@@ -66,13 +67,13 @@ class Session:
         self.life: Life | None = None
         """None: the engine has not shown itself, or is gone."""
         self.scrape: Scrape | None = None
-        self.worker = Worker(spec.worker_id, spec.dp_rank or 0)
+        self._rank = Rank(spec.events, spec.dp_rank)
+        self.worker = Worker(spec.worker_id, self._rank.followed)
         self._ended_life: Life | None = None
         self._settings = settings
         self._writers = writers
         self._http = http
         self._now_unix_us = now_unix_us
-        self._rank_known = spec.dp_rank is not None
         self._blind_spots = 0
         self._indexed_any = False
         self._epochs = Epochs(
@@ -197,9 +198,9 @@ class Session:
                 del payloads[0]
                 continue
             heard = self._tell(payloads)
-            if heard.other_rank is not None:
-                self._settle_rank(heard.other_rank)
             del payloads[: heard.taken]
+            if heard.other_rank is not None and not self._is_of_ours(heard.other_rank):
+                del payloads[0]
 
     def _open_life(self, payload: bytes) -> bool:
         """Begin the life that a first message shows, of the rank that it names; False: none."""
@@ -209,7 +210,8 @@ class Session:
         except MalformedMessage as error:
             self._on_malformed(1, str(error))
             return False
-        self._settle_rank(batch.dp_rank)
+        if not self._is_of_ours(batch.dp_rank):
+            return False
         self._begin_life()
         return True
 
@@ -226,7 +228,8 @@ class Session:
                 f"{self.spec.block_size}; use --block-size {heard.block_size_at_first}"
             )
         self._indexed_any = self._indexed_any or heard.stored_any
-        self._rank_known = self._rank_known or heard.rank_said
+        if heard.rank_said:
+            self._rank.heard()
         for reason, detail in heard.refusals:
             # Another group is a hybrid model's normal state; the counter tells.
             if reason != Reason.OTHER_GROUP and self._said.is_due(reason):
@@ -303,20 +306,25 @@ class Session:
         self._bank_counters()
         self._ended_life, self.life = self.life, None
 
-    def _settle_rank(self, said: int | None) -> None:
-        """Take the rank from the engine's first message, or hold it against what was configured."""
-        if said is None or said == self.worker.dp_rank:
-            self._rank_known = self._rank_known or said is not None
-            return
-        if self._rank_known:
-            raise SettingsError(
-                f"kvatlas publisher: {self.spec.events} speaks for dp rank {said}, not "
-                f"{self.worker.dp_rank}; use --dp-rank {said}"
-            )
-        log.info("worker %s: the engine says that it is rank %d", self.worker, said)
-        self._rank_known = True
+    def _is_of_ours(self, said: int | None) -> bool:
+        """Take the rank from the engine's first message; False: a message is another rank's."""
+        match self._rank.judge(said):
+            case Named.OURS:
+                return True
+            case Named.LEARNED:
+                self._become_rank()
+                return True
+            case Named.STRAY:
+                self._on_malformed(1, f"it names dp rank {said}")
+                if self.life is not None:
+                    self.life.mirror.suspect_all()
+                return False
+
+    def _become_rank(self) -> None:
+        rank = self._rank.followed
+        log.info("worker %s: the engine says that it is rank %d", self.worker, rank)
         self._end_life(ShutdownReason.ENGINE_GONE)
-        self.worker = Worker(self.spec.worker_id, said)
+        self.worker = Worker(self.spec.worker_id, rank)
         self._epochs.move_to(self.worker)
         self._checkpoints.move_to(self.worker)
         self._ended_life = None
