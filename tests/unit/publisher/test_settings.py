@@ -65,6 +65,13 @@ def test_what_is_required_is_named(missing: str) -> None:
         specs(*flags(**{missing: None}))
 
 
+def test_all_that_is_required_is_named_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        specs("--worker-id", "0", "--model", "")
+    said = "; ".join(f"--{name} is required" for name in ("events", "model", "block-size", "log"))
+    assert str(caught.value) == f"kvatlas publisher: {said}"
+
+
 def test_the_environment_is_read() -> None:
     (spec,) = specs(*flags(worker_id=None), environ={"KVATLAS__PUBLISHER__WORKER_ID": "9"})
     assert spec.worker_id == 9

@@ -5,6 +5,7 @@ out what the top level says for all.
 """
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -189,10 +190,9 @@ def engine_specs(settings: PublisherSettings) -> list[EngineSpec]:
 
 
 def _sole_entry(settings: PublisherSettings) -> EngineSettings:
-    if settings.events is None:
-        raise SettingsError("kvatlas publisher: --events is required")
-    if settings.worker_id is None:
-        raise SettingsError("kvatlas publisher: --worker-id is required")
+    if settings.events is None or settings.worker_id is None:
+        own = {"--events": settings.events, "--worker-id": settings.worker_id}
+        raise _missing(own | _shared(settings))
     return EngineSettings(
         events=settings.events,
         replay=settings.replay,
@@ -208,12 +208,8 @@ def _spec(settings: PublisherSettings, entry: EngineSettings) -> EngineSpec:
     model = entry.model or settings.model
     block_size = entry.block_size or settings.block_size
     logs = entry.log or settings.log
-    if not model:
-        raise SettingsError("kvatlas publisher: --model is required")
-    if not block_size:
-        raise SettingsError("kvatlas publisher: --block-size is required")
-    if not logs:
-        raise SettingsError("kvatlas publisher: --log is required")
+    if not model or not block_size or not logs:
+        raise _missing({"--model": model, "--block-size": block_size, "--log": logs})
     return EngineSpec(
         engine=entry.engine or settings.engine,
         events=entry.events,
@@ -229,6 +225,21 @@ def _spec(settings: PublisherSettings, entry: EngineSettings) -> EngineSpec:
         role=settings.role if entry.role is None else entry.role,
         labels={**settings.labels, **entry.labels},
     )
+
+
+def _shared(settings: PublisherSettings) -> dict[str, object]:
+    """What every engine needs and may share with the others."""
+    return {
+        "--model": settings.model,
+        "--block-size": settings.block_size,
+        "--log": settings.log,
+    }
+
+
+def _missing(required: Mapping[str, object]) -> SettingsError:
+    """The error that names all that is required and not there, since one would be told at a time."""
+    gone = [flag for flag, value in required.items() if value in {None, "", ()}]
+    return SettingsError("kvatlas publisher: " + "; ".join(f"{flag} is required" for flag in gone))
 
 
 def new_instance_id() -> int:
