@@ -78,12 +78,14 @@ impl Logs {
         self.logs.iter().position(|log| log.transport == transport)
     }
 
-    /// An earlier process has read a record that was appended at `appended_ms`.
-    pub fn resume(&mut self, place: usize, appended_ms: u64) {
+    /// An earlier process has read a record that was appended at `appended_ms`. What passed between
+    /// that process and now is in the log's clock: its time has stood still since `now_ms` only.
+    pub fn resume(&mut self, place: usize, appended_ms: u64, now_ms: u64) {
         let log = &mut self.logs[place];
         log.time_ms = log.time_ms.max(appended_ms);
         log.appended_at_ms = log.time_ms;
         log.newest_ms = log.newest_ms.max(appended_ms);
+        log.set_at_ms = now_ms;
     }
 
     /// Everything up to `entry` of the log of this identity has been applied.
@@ -298,6 +300,26 @@ mod tests {
         logs.on_append(place, 10_000, 6);
         heard.note(place, 10_000);
         assert_eq!(heard.age_ms(&logs), Some(890_000));
+    }
+
+    #[test]
+    fn a_log_that_is_taken_up_again_stands_still_only_from_then_on() {
+        let (mut logs, mut dead, mut lives) = (Logs::default(), Heard::default(), Heard::default());
+        let place = logs.place("redis");
+        logs.resume(place, 50_000, 3_650_000);
+        dead.note(place, 50_000);
+        // Until its first answer it is not alive.
+        tick(&mut logs, 3_650_000, 3_650_200, false);
+        let at_ms = logs.on_append(place, 51_000, 3_650_250);
+        dead.note(place, at_ms);
+        let at_ms = logs.on_append(place, 3_650_100, 3_650_250);
+        lives.note(place, at_ms);
+        assert_eq!(lives.age_ms(&logs), Some(0));
+        assert!(
+            dead.age_ms(&logs) >= Some(3_598_000),
+            "{:?}",
+            dead.age_ms(&logs)
+        );
     }
 
     #[test]

@@ -192,7 +192,7 @@ impl Restore {
                 let heard = resume.heard.clone();
                 let limits = cell.config.limits;
                 let mut worker = Worker::resumed(key, limits, place, slot, resume, now_ms);
-                worker.heard_before(&heard, &mut table.logs);
+                worker.heard_before(&heard, &mut table.logs, now_ms);
                 table.workers.insert(key, worker);
                 keys.push(key);
             }

@@ -324,3 +324,26 @@ fn a_gone_worker_stays_fenced_and_a_silent_one_is_not_revived() {
     apply(&fresh, &[store(9, 4, 1, v1::Tier::Device, vec![1])]);
     assert_eq!(depths(&fresh, &[1]), [(6, 1)]);
 }
+
+#[test]
+fn whoever_fell_silent_while_the_replica_was_away_is_silent_once_the_log_has_been_read_on() {
+    let (peer, fresh) = (cell(), cell());
+    for worker in [1, 2] {
+        apply(&peer, &[store(worker, 5, 1, v1::Tier::Device, vec![1])]);
+    }
+    // An hour later; the log does not count as alive before it has answered.
+    let now_ms = NOW_MS + 3_600_000;
+    let mut restore = Restore::new(Arc::clone(&fresh));
+    for slice in bytes(&peer, &resumable()) {
+        restore.feed(slice).unwrap();
+    }
+    restore.finish(now_ms).unwrap();
+    fresh.set_log_status("redis", false, 0, 0);
+    fresh.tick(now_ms, false);
+    let read = [(beat(1, 5, 1), NOW_MS + 1_000), (beat(2, 5, 1), now_ms)];
+    let records = read.iter().map(|(record, at)| (record.as_slice(), *at));
+    fresh.apply(records, "redis", now_ms);
+    fresh.set_log_status("redis", true, 2, 0);
+    fresh.tick(now_ms, true);
+    assert_eq!(depths(&fresh, &[1]), [(2, 1)]);
+}

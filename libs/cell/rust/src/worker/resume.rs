@@ -66,11 +66,16 @@ impl Worker {
     }
 
     /// Note when it was heard last, by the logs that this replica reads too.
-    pub fn heard_before(&mut self, heard: &[v1::worker_resume::Heard], logs: &mut Logs) {
+    pub fn heard_before(
+        &mut self,
+        heard: &[v1::worker_resume::Heard],
+        logs: &mut Logs,
+        now_ms: u64,
+    ) {
         let mut note = |marks: &mut Heard, transport: &str, at: u64| {
             if let Some(place) = logs.known_place(transport).filter(|_| at > 0) {
                 marks.note(place, at);
-                logs.resume(place, at);
+                logs.resume(place, at, now_ms);
             }
         };
         for mark in heard {
