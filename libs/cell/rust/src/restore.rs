@@ -160,6 +160,9 @@ impl Restore {
         self.decoder
             .finish()
             .map_err(|error| refuse(Refusal::Unreadable, error))?;
+        if !self.has_ended() {
+            return Err(refuse(Refusal::Unreadable, "it ends early"));
+        }
         let Some(positions) = self.positions.take() else {
             return Err(refuse(Refusal::Unreadable, "it ends before it begins"));
         };
@@ -207,6 +210,13 @@ impl Restore {
             }
         });
         Ok(restored)
+    }
+
+    /// Whether a stream was read to its mark of the end, or no stream was read at all. The decoder
+    /// itself takes any end between two batches for the end; but after the mark it takes no more.
+    fn has_ended(&mut self) -> bool {
+        let more = self.decoder.decode(&mut Buffer::from(vec![0]));
+        self.decoder.schema().is_none() || more.is_err()
     }
 
     fn check(&mut self, theirs: &Schema) -> Result<(), RestoreError> {

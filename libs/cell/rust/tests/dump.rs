@@ -296,6 +296,23 @@ fn no_damaged_file_and_no_damaged_stream_leaves_anything_in_the_cell() {
 }
 
 #[test]
+fn a_stream_that_ends_between_two_of_its_slices_is_not_the_whole_state() {
+    let peer = cell();
+    apply(&peer, &mixed());
+    let slices = bytes(&peer, &resumable());
+    assert!(slices.len() > 3, "schema, batches and the mark of the end");
+    for count in 0..slices.len() {
+        let empty = cell();
+        let error = fed(&empty, slices[..count].to_vec()).unwrap_err();
+        assert!(
+            matches!(error.refusal, Refusal::Unreadable | Refusal::Corrupt),
+            "after {count} slices: {error}"
+        );
+        assert_eq!(empty.status().workers.len(), 0);
+    }
+}
+
+#[test]
 fn a_gone_worker_stays_fenced_and_a_silent_one_is_not_revived() {
     let (peer, fresh) = (cell(), cell());
     let shutdown = |id| {
