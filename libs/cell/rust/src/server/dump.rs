@@ -78,18 +78,20 @@ pub async fn send(
     mut stopping: watch::Receiver<Stopping>,
 ) {
     let stopped = stopping.wait_for(Option::is_some);
-    tokio::select! {
-        () = stream(cell, options, &slices) => {}
-        () = slices.closed() => {}
-        _ = stopped => {
-            // A reader that takes nothing sees the stream end early.
-            let _ = slices.try_send(Err(Status::unavailable("this replica is stopping")));
-        }
-    }
+    let early = tokio::select! {
+        early = stream(cell, options, &slices) => early,
+        () = slices.closed() => None,
+        _ = stopped => Some(Status::unavailable("this replica is stopping")),
+    };
     drop(turn);
+    if let Some(status) = early {
+        // However long the reader takes for what is before it: an end without a word is that of a whole state.
+        let _ = slices.send(Err(status)).await;
+    }
 }
 
-async fn stream(cell: Arc<Cell>, options: DumpOptions, slices: &Slices) {
+/// Send all of it; why that ended early, if it did.
+async fn stream(cell: Arc<Cell>, options: DumpOptions, slices: &Slices) -> Option<Status> {
     let mut source = off_thread(move || DumpStream::new(cell.dump(&options)).map_err(broken)).await;
     loop {
         let slice = match source {
@@ -109,20 +111,89 @@ async fn stream(cell: Arc<Cell>, options: DumpOptions, slices: &Slices) {
                     .map(|arrow_ipc| v1::DumpResponse { arrow_ipc })
                     .map_err(broken)
             }
-            Ok((None, _)) => return,
-            Err(status) => {
-                // A reader that has gone needs no reason.
-                let _ = slices.send(Err(status)).await;
-                return;
-            }
+            Ok((None, _)) => return None,
+            Err(status) => return Some(status),
         };
-        let taken = tokio::time::timeout(READER_PATIENCE, slices.send(message)).await;
-        if !matches!(taken, Ok(Ok(()))) {
-            return;
+        match tokio::time::timeout(READER_PATIENCE, slices.send(message)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return None, // a reader that has gone needs no reason
+            Err(_) => return Some(Status::deadline_exceeded("nothing was read for too long")),
         }
     }
 }
 
 fn broken(error: std::io::Error) -> Status {
     Status::internal(format!("the dump cannot be encoded: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use kvatlas_events::sequencer::Limits;
+    use kvatlas_wire::frame;
+    use prost::Message as _;
+    use tokio::runtime::{Builder, Runtime};
+
+    use super::*;
+    use crate::cell::CellConfig;
+
+    /// With one worker, so that a dump of it has two slices.
+    fn cell() -> Arc<Cell> {
+        let cell = Cell::new(CellConfig {
+            cell: String::new(),
+            model: String::new(),
+            block_size: 16,
+            hash_contract: String::new(),
+            replica_id: String::new(),
+            version: String::new(),
+            lease_ms: 1,
+            limits: Limits {
+                hold_back_batches: 1,
+                hold_back_ms: 1,
+                recover_ms: 1,
+                snapshot_parts: 1,
+                snapshot_hashes: 1,
+            },
+            memory_bytes_max: 1 << 20,
+        });
+        let header = v1::Header {
+            worker: Some(v1::Worker::default()),
+            epoch: 1,
+            block_size: 16,
+            ..Default::default()
+        };
+        let batch = v1::Batch {
+            header: Some(header),
+            heartbeat: Some(v1::Heartbeat::default()),
+            ..Default::default()
+        };
+        let record = frame::seal(&batch.encode_to_vec());
+        assert_eq!(cell.apply([(record.as_slice(), 1)], "grpc", 1).accepted, 1);
+        Arc::new(cell)
+    }
+
+    fn runtime() -> Runtime {
+        Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn a_slow_reader_is_told_that_a_dump_was_cut_short_after_what_it_had_not_read() {
+        let (slices, mut reader) = mpsc::channel(1);
+        let (stop, stopping) = watch::channel(None);
+        let turn = Running::default().turn().unwrap();
+        runtime().block_on(async {
+            tokio::spawn(send(cell(), DumpOptions::default(), turn, slices, stopping));
+            while reader.is_empty() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            stop.send_replace(Some(Duration::ZERO));
+            tokio::task::yield_now().await;
+            assert!(reader.recv().await.is_some_and(|slice| slice.is_ok()));
+            let end = reader.recv().await.and_then(Result::err);
+            assert_eq!(
+                end.map(|status| status.code()),
+                Some(tonic::Code::Unavailable)
+            );
+            assert!(reader.recv().await.is_none());
+        });
+    }
 }
