@@ -78,8 +78,9 @@ pub async fn send(
     mut stopping: watch::Receiver<Stopping>,
 ) {
     let stopped = stopping.wait_for(Option::is_some);
+    let turn = Arc::new(turn);
     let early = tokio::select! {
-        early = stream(cell, options, &slices) => early,
+        early = stream(cell, options, &slices, &turn) => early,
         () = slices.closed() => None,
         _ = stopped => Some(Status::unavailable("this replica is stopping")),
     };
@@ -91,8 +92,20 @@ pub async fn send(
 }
 
 /// Send all of it; why that ended early, if it did.
-async fn stream(cell: Arc<Cell>, options: DumpOptions, slices: &Slices) -> Option<Status> {
-    let mut source = off_thread(move || DumpStream::new(cell.dump(&options)).map_err(broken)).await;
+async fn stream(
+    cell: Arc<Cell>,
+    options: DumpOptions,
+    slices: &Slices,
+    turn: &Arc<Turn>,
+) -> Option<Status> {
+    // The pass over the index ends when it is through, also when nobody waits for it any more.
+    let held = Arc::clone(turn);
+    let begun = off_thread(move || {
+        let stream = DumpStream::new(cell.dump(&options)).map_err(broken);
+        drop(held);
+        stream
+    });
+    let mut source = begun.await;
     loop {
         let slice = match source {
             Ok(Ok(mut stream)) => {
@@ -128,6 +141,8 @@ fn broken(error: std::io::Error) -> Status {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Acquire;
+
     use kvatlas_events::sequencer::Limits;
     use kvatlas_wire::frame;
     use prost::Message as _;
@@ -195,5 +210,33 @@ mod tests {
             );
             assert!(reader.recv().await.is_none());
         });
+    }
+
+    #[test]
+    fn a_dump_whose_reader_has_gone_keeps_its_turn_until_its_pass_over_the_index_is_over() {
+        let (cell, running) = (cell(), Running::default());
+        let runtime = runtime();
+        let (slices, reader) = mpsc::channel(2);
+        let (_stop, stopping) = watch::channel(None);
+        let turn = running.turn().unwrap();
+        let sending = send(
+            Arc::clone(&cell),
+            DumpOptions::default(),
+            turn,
+            slices,
+            stopping,
+        );
+        cell.with_table(|_| {
+            // The pass waits for the table, which is ours.
+            runtime.block_on(async {
+                let sending = tokio::spawn(sending);
+                tokio::task::yield_now().await;
+                drop(reader);
+                sending.await.unwrap();
+            });
+            assert_eq!(running.0.load(Acquire), 1);
+        });
+        drop(runtime); // waits for the pass
+        assert_eq!(running.0.load(Acquire), 0);
     }
 }
