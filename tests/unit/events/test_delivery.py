@@ -263,6 +263,20 @@ async def test_a_rejection_reaches_the_owner_and_the_rest_goes_on(start: Start) 
     assert delivery.counts.rejected_records == 1
 
 
+async def test_a_rejection_of_the_question_before_a_snapshot_reaches_the_owner_and_is_asked_again(
+    start: Start,
+) -> None:
+    receiver = Receiver()
+    receiver.answers = [RecordsRejected("not allowed"), RecordsRejected("not allowed")]
+    told: list[RecordsRejected] = []
+    delivery = start(receiver, rejected=told.append)
+    delivery.require_snapshot()
+    assert await delivery.close(10)
+    assert [str(error) for error in told] == ["not allowed"] * 2
+    assert receiver.got == [b"snapshot"]
+    assert delivery.counts.rejected_records == 0
+
+
 async def test_a_rejection_that_nobody_is_told_of_ends_the_delivery() -> None:
     receiver = Receiver()
     receiver.answers = [RecordsRejected("another block size")]

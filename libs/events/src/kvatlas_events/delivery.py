@@ -216,7 +216,11 @@ class Delivery:
         """Make sure, before a snapshot is taken, that somebody is there to get it."""
         if not self._outbox.awaits_snapshot:
             return True
-        appended = await self._attempt([])
+        try:
+            appended = await self._attempt([])
+        except RecordsRejected as error:
+            await self._tell(error)
+            return False
         if appended is not None:
             self._identity = appended.identity
         return appended is not None
@@ -232,11 +236,7 @@ class Delivery:
             appended = await self._attempt(records)
         except RecordsRejected as error:
             self.counts.rejected_records += len(records)
-            if self._rejected is None:
-                raise
-            self._rejected(error)
-            self._outbox.acknowledge(ticket)
-            await self._sleep(self._retry.next_s())
+            await self._tell(error, given_up=ticket)
             return
         if appended is None:
             return
@@ -244,6 +244,15 @@ class Delivery:
         self.counts.appended_records += len(records)
         self.counts.appended_bytes += sum(map(len, records))
         self._heed(appended)
+
+    async def _tell(self, rejection: RecordsRejected, *, given_up: int | None = None) -> None:
+        """Tell the owner of a rejection, let go of what was rejected, and pause."""
+        if self._rejected is None:
+            raise rejection
+        self._rejected(rejection)
+        if given_up is not None:
+            self._outbox.acknowledge(given_up)
+        await self._sleep(self._retry.next_s())
 
     async def _attempt(self, records: Sequence[bytes]) -> Appended | None:
         """Append once; None: the writer was unavailable, and the pause is over."""
