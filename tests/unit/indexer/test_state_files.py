@@ -72,6 +72,20 @@ def test_the_newest_two_are_kept_and_the_leftovers_of_a_crash_are_not(tmp_path: 
     assert (files.written, files.failed) == (5, 0)
 
 
+def test_a_state_that_is_written_after_the_clock_was_set_back_is_the_newest(
+    tmp_path: Path,
+) -> None:
+    files, bench, speaker = StateFiles(tmp_path), fresh(), Speaker()
+    hour_ms = 3_600_000
+    for block, unix_ms in enumerate((hour_ms, hour_ms + 1, 0, 1), 1):
+        bench.feed(speaker.events(store(block)))
+        assert files.write(bench.cell, 1_700_000_000_000 + unix_ms)
+    assert len(files.newest_first()) == KEPT
+    again = fresh()
+    assert files.restore(again.cell, again.now_ms) is not None
+    assert again.find(1, 2, 3, 4) == [(1, 0, 4)]
+
+
 def test_a_damaged_file_is_passed_over_for_the_one_before_it(tmp_path: Path) -> None:
     files = StateFiles(tmp_path)
     for number in range(2):

@@ -108,7 +108,8 @@ class StateFiles:
         try:
             self._prepare()
             saved = cell.save(partial)
-            final = self.directory / f"state-{unix_ms:013d}-{saved.checksum:016x}.arrow"
+            number = self._next_number(unix_ms)
+            final = self.directory / f"state-{number:013d}-{saved.checksum:016x}.arrow"
             partial.rename(final)
             self._see_on_disk()
         except OSError as error:
@@ -120,6 +121,11 @@ class StateFiles:
         for old in self.newest_first()[KEPT:]:
             self._remove(old.path)
         return True
+
+    def _next_number(self, unix_ms: int) -> int:
+        """Return the time for a name: after all others, also when the clock has been set back."""
+        newest = self.newest_first()[:1]
+        return max([unix_ms, *(file.unix_ms + 1 for file in newest)])
 
     def _partial(self) -> Path:
         return self.directory / f".state-{os.getpid()}{_PARTIAL}"
