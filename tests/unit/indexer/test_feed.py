@@ -10,7 +10,7 @@ from kvatlas_events import LogSlice, LogUnavailable
 from kvatlas_events.backoff import Backoff
 from kvatlas_indexer.feed import Feed, LogFeed, PushedFeed
 from kvatlas_indexer.readiness import Readiness
-from tests.unit.cell.bench import Bench
+from tests.unit.cell.bench import RECOVER_MS, Bench
 from tests.unit.cell.speaker import Speaker, store
 
 
@@ -181,5 +181,23 @@ async def test_a_replica_is_ready_when_its_feeds_are_and_its_workers_have_recove
     bench.feed(*speaker.snapshot([1], as_of=6))
     await readiness.ready.wait()
     assert (bench.status().ready, readiness.obstacles()) == (True, [])
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_worker_that_was_given_up_while_the_log_was_read_is_waited_for_all_the_same() -> (
+    None
+):
+    bench, speaker = Bench(), Speaker()
+    speaker.last_event_id = 5
+    bench.feed(speaker.events(store(1)))
+    bench.pass_ms(2 * RECOVER_MS, log_alive=False)
+    assert bench.count("recoveries_given_up") == 1
+    readiness = readiness_of(bench, PushedFeed())
+    task = asyncio.create_task(readiness.run())
+    await until(lambda: readiness.obstacles() != ["starting"])
+    assert readiness.obstacles() == ["1 workers recover"]
+    bench.feed(*speaker.snapshot([1], as_of=6))
+    await readiness.ready.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

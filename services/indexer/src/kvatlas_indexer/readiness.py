@@ -69,7 +69,8 @@ class Readiness:
             return
         if self._caught_up_at is None:
             self._caught_up_at = now_s
-        self._recovering = self._cell.gauges()["recoveries_running"]
+        # Those included that were given up while the logs were read, when nobody was asked yet.
+        self._recovering = self._cell.gauges()['workers{state="recovering"}']
         if self._recovering and now_s - self._caught_up_at < self._recover_s:
             return
         self._cell.set_ready(ready=True)
