@@ -16,7 +16,10 @@ from kvatlas_wire.v1 import indexer_pb2 as indexer
 from kvatlas_wire.v1 import indexer_pb2_grpc, publisher_pb2, publisher_pb2_grpc
 
 _NOT_LISTED = "has just come to know it"
-_OPTIONS = (("grpc.enable_http_proxy", 0),)
+_OPTIONS = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", 64 << 20),  # a status names every worker of the cell
+)
 
 
 class CannotTell(Exception):  # noqa: N818 - named for what it is

@@ -21,6 +21,7 @@ from kvatlas_wire.v1 import (
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # a proxy of the environment is for the world outside
     ("grpc.use_local_subchannel_pool", 1),  # an attempt inherits no other one's reconnect pause
+    ("grpc.max_receive_message_length", 64 << 20),  # a peer's status names every worker of the cell
 )
 _SILENT = frozenset(
     {
