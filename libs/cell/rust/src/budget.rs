@@ -178,7 +178,8 @@ impl Cell {
         budget.room_blocks(Reading::of(self.index(), budget.bytes_max))
     }
 
-    /// Put the largest workers out until no more blocks live than the budget is enough for.
+    /// Put workers out until no more blocks live than the budget is enough for: first those that are
+    /// silent, since they are not matched anyway, and the largest of either kind first.
     pub(crate) fn keep_budget(&self, table: &mut Table, now_ms: u64) {
         let index = self.index();
         let now = Reading::of(index, self.config.memory_bytes_max as u64);
@@ -188,10 +189,10 @@ impl Cell {
             return;
         };
         let sizes = table.workers.values();
-        let sizes = sizes.map(|worker| (worker.blocks(index), worker.key));
-        let mut sizes: Vec<_> = sizes.filter(|&(blocks, _)| blocks > 0).collect();
+        let sizes = sizes.map(|worker| (worker.is_silent(), worker.blocks(index), worker.key));
+        let mut sizes: Vec<_> = sizes.filter(|&(_, blocks, _)| blocks > 0).collect();
         sizes.sort_unstable_by(|one, other| other.cmp(one));
-        for (blocks, key) in sizes {
+        for (_, blocks, key) in sizes {
             if live_blocks <= blocks_max {
                 break;
             }

@@ -204,6 +204,11 @@ impl Worker {
         self.gone_since_ms.is_none()
     }
 
+    /// Whether its publisher has not been heard for longer than a lease.
+    pub fn is_silent(&self) -> bool {
+        !self.lease_runs
+    }
+
     /// Whether a snapshot should be sent for it, and would be taken.
     pub fn wants_snapshot(&self, room_blocks: u64) -> bool {
         self.sequencer.needs_snapshot() && self.blocks_left_out() <= room_blocks

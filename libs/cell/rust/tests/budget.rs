@@ -56,6 +56,10 @@ fn hashes(worker_id: u64, count: u64) -> Vec<u64> {
 }
 
 fn apply(cell: &Cell, worker_id: u64, epoch: u64, body: v1::Batch) {
+    apply_at(cell, worker_id, epoch, body, NOW_MS);
+}
+
+fn apply_at(cell: &Cell, worker_id: u64, epoch: u64, body: v1::Batch, at_ms: u64) {
     let header = v1::Header {
         worker: Some(v1::Worker {
             worker_id,
@@ -74,7 +78,7 @@ fn apply(cell: &Cell, worker_id: u64, epoch: u64, body: v1::Batch) {
         ..body
     };
     let record = frame::seal(&batch.encode_to_vec());
-    let applied = cell.apply([(record.as_slice(), NOW_MS)], "redis", NOW_MS);
+    let applied = cell.apply([(record.as_slice(), at_ms)], "redis", at_ms);
     assert_eq!(applied.first_rejection, None);
 }
 
@@ -204,6 +208,28 @@ fn sets_of_dead_workers_go_before_anybody_living_is_put_out() {
     assert_eq!(depth(&cell, &hashes(1, 100)), None);
     assert_eq!(depth(&cell, &hashes(9, 100)), Some(100));
     assert_eq!(depth(&cell, &hashes(2, 100)), Some(100));
+}
+
+#[test]
+fn a_set_that_is_not_matched_anyway_goes_before_a_larger_one_that_is() {
+    let cell = cell();
+    store(&cell, 1, 1, &hashes(1, LARGE - 1));
+    (1..=200).for_each(|step| cell.tick(NOW_MS + step * 100, true));
+    assert_eq!(said(&cell, 1), (v1::WorkerState::Stale, false));
+    let later_ms = NOW_MS + 20_000;
+    for (hashes, event_id) in hashes(2, LARGE).chunks(HASHES_MAX).zip(1..) {
+        let stored = v1::Store {
+            parent_sequence_hash: None,
+            sequence_hashes: hashes.to_vec(),
+            tier: v1::Tier::Device.into(),
+        };
+        let body = event(v1::event::Kind::Store(stored), event_id);
+        apply_at(&cell, 2, 1, body, later_ms);
+    }
+    (1..=20).for_each(|step| cell.tick(later_ms + step * 100, true));
+    assert_eq!(cell.counters.get(Count::WorkersOverBudget), 1);
+    assert_eq!(said(&cell, 2), (v1::WorkerState::Live, false));
+    assert_eq!(said(&cell, 1), (v1::WorkerState::Stale, true));
 }
 
 #[test]
