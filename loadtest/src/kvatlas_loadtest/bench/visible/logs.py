@@ -90,8 +90,11 @@ def left_out(bench: str, transport: str) -> Row | None:
 
 
 @asynccontextmanager
-async def opened(transport: str) -> AsyncGenerator[Way, None]:
-    """Start the transport's server and an indexer that follows it, both for this block only."""
+async def opened(transport: str, *, kept_bytes: int = 0) -> AsyncGenerator[Way, None]:
+    """Start the transport's server and an indexer that follows it, both for this block only.
+
+    `kept_bytes` of memory the indexer takes beforehand, as one has that ran for a while.
+    """
     with tempfile.TemporaryDirectory(prefix="kvatlas-bench-") as said, ExitStack() as servers:
         url = _serve(transport, servers)
         async with Supervisor(Path(said), ready_timeout_s=60) as supervisor:
@@ -100,6 +103,7 @@ async def opened(transport: str) -> AsyncGenerator[Way, None]:
                     kvatlas(
                         *("indexer", "indexer", "--listen", _ANY, "--admin", _ANY, "--log", url),
                         *("--cell", CELL, "--model", MODEL, "--block-size", str(BLOCK_SIZE)),
+                        *("--memory-bytes-kept", str(kept_bytes)),
                     )
                 ]
             )

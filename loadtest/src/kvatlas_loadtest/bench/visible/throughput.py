@@ -25,6 +25,8 @@ _RECORDS_AN_APPEND = 64
 _ROUNDS = 3
 _BLOCKS = {LONG_EVENTS: 4 << 20, SHORT_EVENTS: 1 << 20}
 _QUICK_BLOCKS = 1 << 14
+_KEPT, _QUICK_KEPT = 1 << 30, 16 << 20
+"""More than all rounds' blocks take, bytes."""
 
 
 def run(quick: bool) -> list[Row]:  # noqa: FBT001 - every benchmark has this shape
@@ -41,10 +43,16 @@ async def _measure(*, quick: bool) -> list[Row]:
         async with opened(transport) as way:
             for shape in (LONG_EVENTS, SHORT_EVENTS):
                 rows += await _rate(transport, way, shape, quick=quick)
+        if transport == "grpc":
+            async with opened(transport, kept_bytes=_QUICK_KEPT if quick else _KEPT) as way:
+                for shape in (LONG_EVENTS, SHORT_EVENTS):
+                    rows += await _rate(transport, way, shape, quick=quick, kept=True)
     return rows
 
 
-async def _rate(transport: str, way: Way, shape: Shape, *, quick: bool) -> list[Row]:
+async def _rate(
+    transport: str, way: Way, shape: Shape, *, quick: bool, kept: bool = False
+) -> list[Row]:
     blocks = _QUICK_BLOCKS if quick else _BLOCKS[shape]
     figures = Medians()
     for number in range(1 if quick else _ROUNDS):
@@ -52,7 +60,7 @@ async def _rate(transport: str, way: Way, shape: Shape, *, quick: bool) -> list[
         used_s = cpu_s(way.replica)
         figures.add("blocks_s", blocks / await records.visible_s(way))
         figures.add("cpu_ns", (cpu_s(way.replica) - used_s) / blocks * 1e9)
-    name = f"{transport}: {shape.blocks_an_event}-block events"
+    name = f"{transport}{', memory kept' * kept}: {shape.blocks_an_event}-block events"
     target = LONG_TARGETS[transport] if shape is LONG_EVENTS else SHORT_TARGET
     settings = {
         "blocks": blocks,
