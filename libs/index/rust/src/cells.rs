@@ -246,7 +246,10 @@ mod tests {
         let bytes = 7 * EACH as usize * 8;
         assert!(cells.bytes() >= bytes && cells.bytes() <= 2 * bytes + 8192);
         tables.truncate(3);
-        assert_eq!(word(&cells, put[2][EACH as usize - 1]), 2 << 32 | (EACH - 1));
+        assert_eq!(
+            word(&cells, put[2][EACH as usize - 1]),
+            2 << 32 | (EACH - 1)
+        );
         tables.clear();
         assert_eq!(cells.bytes(), 0);
     }
