@@ -145,12 +145,21 @@ class KafkaServer:
 
     async def abandon(self, producer: Client) -> None:
         """Stop a producer, and with it what it may still want to send."""
-        # The library's own stop waits until all is stored, which may be for ever.
-        producer._message_accumulator.fail_all(KafkaConnectionError("given up"))  # noqa: SLF001
 
         async def stop() -> None:
-            await producer.client.close()  # ends the wait for answers
-            await producer.stop()
+            client = producer.client
+            for each in client._conns.values():  # noqa: SLF001
+                if each.connected():
+                    each._writer.transport.abort()  # noqa: SLF001 - it would wait until all is sent
+            await client.close()  # ends the wait for answers
+            # Nobody asks for metadata any more: who waits for them would wait for ever.
+            updated = client._md_update_fut or asyncio.get_running_loop().create_future()  # noqa: SLF001
+            client._md_update_fut = updated  # noqa: SLF001
+            if not updated.done():
+                updated.set_result(False)
+            # The library's own stop waits until all is stored, which may be for ever.
+            producer._closed = True  # noqa: SLF001
+            await producer._sender.close()  # noqa: SLF001
 
         await self._dispose(stop)
 
@@ -168,18 +177,30 @@ class KafkaServer:
 
     async def _dispose(self, stop: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Stop an object of the library; it goes on behind a caller who is cancelled."""
-        stopping = asyncio.create_task(stop())
-        self._undoing.add(stopping)
-        stopping.add_done_callback(self._undoing.discard)
-        await asyncio.wait([stopping], timeout=self.answer_s)
+        await asyncio.wait([self._undo(stop())], timeout=self.answer_s)
+
+    def _undo(self, undoing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """End something behind the caller's back; `close` waits for it."""
+        task = asyncio.create_task(undoing)
+        self._undoing.add(task)
+        task.add_done_callback(self._undone)
+        return task
+
+    def _undone(self, task: asyncio.Task[None]) -> None:
+        self._undoing.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody asks: the library's own, about what is given up
 
     async def close(self) -> None:
         """Let go of the connection that asks for topics."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
+        self._let_go(self._client)
         if self._undoing:
             await asyncio.wait(self._undoing, timeout=self.answer_s)
+
+    def _let_go(self, client: Client | None) -> None:
+        if client is not None and client is self._client:
+            self._client = None
+            self._undo(client.close())
 
     async def _open(self, start: Callable[[], Any], stop: Callable[[], Any]) -> None:
         """Start an object of the library, or stop it if that fails.
@@ -191,9 +212,7 @@ class KafkaServer:
         try:
             await asyncio.shield(starting)
         except BaseException:
-            undoing = asyncio.create_task(_undo(starting, stop))
-            self._undoing.add(undoing)
-            undoing.add_done_callback(self._undoing.discard)
+            self._undo(_stop_started(starting, stop))
             raise
 
     async def _start(self, start: Callable[[], Any]) -> None:
@@ -287,7 +306,7 @@ class KafkaServer:
         return LogUnavailable(f"{self.name} {why}")
 
 
-async def _undo(starting: asyncio.Task[None], stop: Callable[[], Any]) -> None:
+async def _stop_started(starting: asyncio.Task[None], stop: Callable[[], Any]) -> None:
     await asyncio.wait([starting])
     if not starting.cancelled():
         starting.exception()  # whoever waited for it has it, or is gone

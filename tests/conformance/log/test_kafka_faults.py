@@ -1,0 +1,97 @@
+"""What the Kafka transport outlasts: a broker that stands still, moves or falls silent, strangers."""
+
+import asyncio
+import os
+import signal
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from kvatlas_events import LogUnavailable
+from kvatlas_events.embedded_kafka import EmbeddedKafka
+from kvatlas_events.kafka_log import KafkaReader, KafkaWriter
+from kvatlas_events.kafka_server import KafkaServer
+from kvatlas_events.kafka_topics import log_topic
+
+Kafka = Callable[[], tuple[str, EmbeddedKafka | None]]
+Answer = TypeVar("Answer")
+
+
+class Log:
+    """A cell of its own, at whatever address leads to a broker."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.cell = f"test-{uuid.uuid4().hex}"
+        self.topic = f"kvatlas.{self.cell}.log"
+        self.open: list[Any] = []
+
+    def writer(self, answer_s: float = 4) -> KafkaWriter:
+        server = KafkaServer([self.address], answer_s=answer_s)
+        self.open.append(KafkaWriter(server, log_topic(self.cell)))
+        return self.open[-1]
+
+    def reader(self, answer_s: float = 4) -> KafkaReader:
+        server = KafkaServer([self.address], answer_s=answer_s)
+        self.open.append(KafkaReader(server, log_topic(self.cell)))
+        return self.open[-1]
+
+    async def close(self) -> None:
+        for each in self.open:
+            await each.close()
+
+
+@pytest.fixture
+async def log(kafka: Kafka) -> AsyncGenerator[Log, None]:
+    of_a_test = Log(kafka()[0])
+    yield of_a_test
+    await of_a_test.close()
+
+
+@pytest.fixture
+def ours(kafka: Kafka) -> EmbeddedKafka:
+    _, server = kafka()
+    if server is None:
+        pytest.skip("the Kafka server that these tests were given is not ours to stop")
+    return server
+
+
+async def outlast(call: Callable[[], Awaitable[Answer]], patience_s: float = 40) -> Answer:
+    """Call until the server answers again."""
+    async with asyncio.timeout(patience_s):
+        while True:
+            try:
+                return await call()
+            except LogUnavailable:
+                await asyncio.sleep(0.05)
+
+
+async def read_until(reader: KafkaReader, record: bytes) -> None:
+    got: list[bytes] = []
+    while record not in got:
+        got += (await outlast(lambda: reader.read(1))).records
+
+
+async def test_a_writer_that_is_closed_while_the_broker_stands_still_leaves_nothing_behind(
+    log: Log, ours: EmbeddedKafka
+) -> None:
+    writer = log.writer(answer_s=1)
+    await outlast(lambda: writer.append([b"before"]))
+    assert ours.pid is not None
+    os.kill(ours.pid, signal.SIGSTOP)
+    try:
+        appending = asyncio.create_task(writer.append([b"during"]))
+        await asyncio.sleep(1.4)  # the library has given its request up, and asks who leads
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        await writer.close()
+        assert loop.time() - began_s < 1
+        with pytest.raises(LogUnavailable):
+            await appending
+        async with asyncio.timeout(5):
+            while asyncio.all_tasks() != {asyncio.current_task()}:  # noqa: ASYNC110 - the library's own
+                await asyncio.sleep(0.05)
+    finally:
+        os.kill(ours.pid, signal.SIGCONT)
