@@ -4,16 +4,17 @@ import asyncio
 import os
 import signal
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any, TypeVar
 
 import pytest
 
-from kvatlas_events import LogUnavailable
+from kvatlas_events import LogUnavailable, embedded_kafka
 from kvatlas_events.embedded_kafka import EmbeddedKafka
 from kvatlas_events.kafka_log import KafkaReader, KafkaWriter
 from kvatlas_events.kafka_server import KafkaServer
 from kvatlas_events.kafka_topics import log_topic
+from tests.conformance.log.tcp_proxy import TcpProxy
 
 Kafka = Callable[[], tuple[str, EmbeddedKafka | None]]
 Answer = TypeVar("Answer")
@@ -48,6 +49,35 @@ async def log(kafka: Kafka) -> AsyncGenerator[Log, None]:
     of_a_test = Log(kafka()[0])
     yield of_a_test
     await of_a_test.close()
+
+
+@pytest.fixture
+async def proxy() -> AsyncGenerator[TcpProxy, None]:
+    async with TcpProxy() as proxy:
+        yield proxy
+
+
+Start = Callable[..., EmbeddedKafka]
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Generator[Start, None, None]:
+    """Start a broker of the test's own, with one line of its properties changed."""
+    servers: list[EmbeddedKafka] = []
+
+    def start_one(line: str = "", changed: str = "") -> EmbeddedKafka:
+        obstacle = EmbeddedKafka.obstacle()
+        if obstacle is not None:
+            pytest.skip(obstacle)
+        properties = embedded_kafka._PROPERTIES.replace(line, changed)
+        monkeypatch.setattr(embedded_kafka, "_PROPERTIES", properties)
+        servers.append(EmbeddedKafka())
+        servers[-1].start()
+        return servers[-1]
+
+    yield start_one
+    for each in servers:
+        each.close()
 
 
 @pytest.fixture
@@ -95,3 +125,18 @@ async def test_a_writer_that_is_closed_while_the_broker_stands_still_leaves_noth
                 await asyncio.sleep(0.05)
     finally:
         os.kill(ours.pid, signal.SIGCONT)
+
+
+async def test_a_connection_that_falls_silent_is_given_up_by_both_sides(
+    proxy: TcpProxy, start: Start
+) -> None:
+    advertised = f"advertised.listeners=CLIENTS://127.0.0.1:{proxy.port}"
+    proxy.upstream_port = start("advertised.listeners={clients}", advertised)._port
+    log = Log(f"127.0.0.1:{proxy.port}")
+    writer, reader = log.writer(answer_s=3), log.reader(answer_s=3)
+    await outlast(lambda: writer.append([b"before"]))
+    await read_until(reader, b"before")
+    proxy.silence()
+    await outlast(lambda: writer.append([b"after"]))
+    await read_until(reader, b"after")
+    await log.close()

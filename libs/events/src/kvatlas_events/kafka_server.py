@@ -112,9 +112,10 @@ class KafkaServer:
         client = self._client
         try:
             return await self._find_or_create(client, plan)
-        except (KafkaError, OSError):
-            # It may know an address of yesterday: the next one begins at those of the URL.
-            await self.close()
+        except (KafkaError, OSError, asyncio.CancelledError):
+            # It may know an address of yesterday, or wait for what a dead network has swallowed:
+            # the next one begins at those of the URL.
+            self._let_go(client)
             raise
 
     async def producer(self) -> Client:
@@ -198,6 +199,7 @@ class KafkaServer:
             await asyncio.wait(self._undoing, timeout=self.answer_s)
 
     def _let_go(self, client: Client | None) -> None:
+        """Close what is not closed yet."""
         if client is not None and client is self._client:
             self._client = None
             self._undo(client.close())
