@@ -140,3 +140,23 @@ async def test_a_connection_that_falls_silent_is_given_up_by_both_sides(
     await outlast(lambda: writer.append([b"after"]))
     await read_until(reader, b"after")
     await log.close()
+
+
+async def test_a_broker_that_comes_back_at_another_address_is_found_by_both_sides(
+    proxy: TcpProxy, start: Start
+) -> None:
+    server = start()
+    proxy.upstream_port = server._port
+    log = Log(f"127.0.0.1:{proxy.port}")
+    writer, reader = log.writer(answer_s=2), log.reader(answer_s=2)
+    await outlast(lambda: writer.append([b"before"]))
+    await read_until(reader, b"before")
+    server.kill()
+    proxy.upstream_port = embedded_kafka._free_port()
+    properties = server.data.parent / "server.properties"
+    said = properties.read_text().replace(str(server._port), str(proxy.upstream_port))
+    properties.write_text(said)
+    server.start()
+    await outlast(lambda: writer.append([b"after"]))
+    await read_until(reader, b"after")
+    await log.close()

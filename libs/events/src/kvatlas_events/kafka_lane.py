@@ -42,8 +42,13 @@ class KafkaLane:
         self._pending = deque[_Pending]()
         self._ending: list[_Pending] = []  # of which the last record is in the batch under way
         self._pump: asyncio.Task[None] | None = None
+        self._begun_s: float | None = None  # when the batch under way was handed over
         self.failed = False
         """The producer gave a batch up: what it sends after that may be refused too."""
+
+    def waits_s(self, now_s: float) -> float:
+        """Return for how long the library has had the batch under way; 0: there is none."""
+        return 0.0 if self._begun_s is None else now_s - self._begun_s
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> asyncio.Future[None]:
         """Queue keys and records, None for no value; the future says when all are stored.
@@ -65,10 +70,12 @@ class KafkaLane:
     async def _send_all(self) -> None:
         try:
             while (batch := self._fill()) is not None:
+                self._begun_s = asyncio.get_running_loop().time()
                 sent = await self._producer.send_batch(
                     batch, self._topic, partition=self._partition
                 )
                 self._stored(self._partition, (await sent).offset)
+                self._begun_s = None
                 for each in self._ending:
                     _resolve(each, None)
                 self._ending.clear()

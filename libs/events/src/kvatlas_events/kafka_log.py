@@ -27,6 +27,9 @@ _LOOK_S = 5.0
 """How long a busy writer or reader may work without asking whether the topic is still the same."""
 _OFFSETS_S = 3.0
 """The library asks again and again for offsets; an outage shall be known sooner than leases end."""
+_STUCK_ANSWERS = 3
+"""A producer that stores nothing for as many times as an answer may take is replaced: it knows the
+brokers that it has met, and never asks the URL's addresses again."""
 _SLICE_RECORDS_MAX = 2_048
 _PROBE_KEY = b"probe/"
 """Of a message without a value: what is no worker's key, and goes before a probe's mark."""
@@ -109,7 +112,10 @@ class KafkaWriter:
             if self._certain and not now and time_s - self._looked_s < _LOOK_S:
                 return
             topic = await self._server.topic(self._topic)
-            failed = any(lane.failed for lane in self._lanes.values())
+            stuck_s = _STUCK_ANSWERS * self._server.answer_s
+            failed = any(
+                lane.failed or lane.waits_s(time_s) > stuck_s for lane in self._lanes.values()
+            )
             moved = (topic.identity, set(topic.partitions)) != (self._identity, set(self._lanes))
             if self._producer is None or failed or moved:
                 await self._drop()
