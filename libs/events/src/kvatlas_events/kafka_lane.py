@@ -55,6 +55,8 @@ class KafkaLane:
 
         Cancelled, what of them is in no batch yet will be in none.
         """
+        while self._pending and self._pending[0].stored.done():
+            self._pending.popleft()  # its caller has given up, as all do before long
         pending = _Pending(records)
         self._pending.append(pending)
         if self._pump is None or self._pump.done():

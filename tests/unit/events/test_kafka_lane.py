@@ -1,0 +1,85 @@
+"""The way to one partition of Kafka, with a library that does what the test says."""
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+from aiokafka.errors import (  # pyright: ignore[reportMissingTypeStubs] - it has no types
+    KafkaError,
+)
+
+from kvatlas_events.kafka_lane import KafkaLane
+
+Records = list[tuple[bytes, bytes | None]]
+
+
+@dataclass
+class Stored:
+    offset: int
+
+
+@dataclass
+class Batch:
+    """Takes two records."""
+
+    records: Records = field(default_factory=Records)
+
+    def append(self, *, timestamp: None, key: bytes, value: bytes | None) -> object:
+        del timestamp
+        if len(self.records) == 2:
+            return None
+        self.records.append((key, value))
+        return self
+
+    def record_count(self) -> int:
+        return len(self.records)
+
+    def close(self) -> None: ...
+
+
+class Producer:
+    """What the library's does of a batch is `store`'s to say."""
+
+    def __init__(self, store: Callable[[Batch], Awaitable[Stored]]) -> None:
+        self._store = store
+        self.batches: list[Batch] = []
+
+    def create_batch(self) -> Batch:
+        return Batch()
+
+    async def send_batch(self, batch: Batch, topic: str, *, partition: int) -> Awaitable[Stored]:
+        del topic, partition
+        self.batches.append(batch)
+        return self._store(batch)
+
+
+def lane(producer: object) -> KafkaLane:
+    return KafkaLane(producer, "topic", 0, lambda _partition, _offset: None)
+
+
+class Given(list[tuple[bytes, bytes | None]]):
+    """Records whose end can be seen."""
+
+
+async def test_a_lane_that_stands_still_keeps_nothing_of_who_gave_up() -> None:
+    async def never(_batch: Batch) -> Stored:
+        return await asyncio.get_running_loop().create_future()
+
+    stalled = lane(Producer(never))
+    waiting = stalled.append([(b"k", b"under way")])
+    await asyncio.sleep(0)
+    kept: list[weakref.ref[Given]] = []
+    for _ in range(10):  # as a delivery does, for as long as an outage lasts
+        records = Given([(b"k", bytes(1_000))])
+        kept.append(weakref.ref(records))
+        stalled.append(records).cancel()
+        await asyncio.sleep(0)
+    del records
+    gc.collect()
+    assert sum(each() is not None for each in kept) <= 1
+    stalled.close()
+    with pytest.raises(KafkaError, match="given up"):
+        await waiting
