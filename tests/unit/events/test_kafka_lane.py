@@ -83,3 +83,14 @@ async def test_a_lane_that_stands_still_keeps_nothing_of_who_gave_up() -> None:
     stalled.close()
     with pytest.raises(KafkaError, match="given up"):
         await waiting
+
+
+async def test_who_waits_is_told_of_a_partition_that_the_library_does_not_know() -> None:
+    async def refuse(_batch: Batch) -> Stored:
+        raise AssertionError("Unrecognized partition")
+
+    lost = lane(Producer(refuse))
+    async with asyncio.timeout(5):
+        with pytest.raises(KafkaError, match="Unrecognized partition"):
+            await lost.append([(b"k", b"v")])
+    assert lost.failed

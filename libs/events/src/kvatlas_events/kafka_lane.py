@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from aiokafka.errors import KafkaConnectionError, KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError, UnknownTopicOrPartitionError
 
 from kvatlas_events.kafka_server import Client
 
@@ -84,6 +84,10 @@ class KafkaLane:
         except KafkaError as error:
             self.failed = True
             self._fail(error)
+        except AssertionError as error:
+            # The library's own: its brokers have not told it of this partition yet.
+            self.failed = True
+            self._fail(UnknownTopicOrPartitionError(str(error)))
 
     def _fail(self, error: KafkaError) -> None:
         for each in [*self._ending, *self._pending]:
