@@ -151,6 +151,7 @@ class KafkaWriter:
 
     async def _drop(self) -> None:
         producer, self._producer = self._producer, None
+        self._certain = False
         for lane in self._lanes.values():
             lane.close()
         self._lanes = {}
