@@ -8,12 +8,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any, TypeVar
 
 import pytest
+from aiokafka import AIOKafkaProducer  # pyright: ignore[reportMissingTypeStubs] - it has no types
 
 from kvatlas_events import LogUnavailable, embedded_kafka
 from kvatlas_events.embedded_kafka import EmbeddedKafka
 from kvatlas_events.kafka_log import KafkaReader, KafkaWriter
 from kvatlas_events.kafka_server import KafkaServer
-from kvatlas_events.kafka_topics import log_topic
+from kvatlas_events.kafka_topics import PARTITIONS, log_topic
 from tests.conformance.log.tcp_proxy import TcpProxy
 
 Kafka = Callable[[], tuple[str, EmbeddedKafka | None]]
@@ -160,3 +161,23 @@ async def test_a_broker_that_comes_back_at_another_address_is_found_by_both_side
     await outlast(lambda: writer.append([b"after"]))
     await read_until(reader, b"after")
     await log.close()
+
+
+async def test_a_strangers_transaction_stops_nobody(log: Log) -> None:
+    writer, reader = log.writer(), log.reader()
+    await outlast(lambda: writer.append([b"before"]))
+    stranger: Any = AIOKafkaProducer(bootstrap_servers=log.address, transactional_id=log.cell)
+    await stranger.start()
+    for partition in range(PARTITIONS):
+        async with stranger.transaction():
+            await stranger.send(log.topic, b"theirs", partition=partition)
+    await stranger.stop()
+    for each in (reader, log.reader()):
+        got: list[bytes] = []
+        async with asyncio.timeout(20):
+            while len(got) < 1 + PARTITIONS:
+                got += (await each.read(0)).records
+        slice_ = await each.read(0)
+        assert (slice_.records, slice_.at_head, slice_.caught_up) == ([], True, True)
+    await writer.append([b"after"])
+    assert (await reader.read(1)).records == [b"after"]

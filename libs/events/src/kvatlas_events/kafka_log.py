@@ -27,6 +27,8 @@ _LOOK_S = 5.0
 """How long a busy writer or reader may work without asking whether the topic is still the same."""
 _OFFSETS_S = 3.0
 """The library asks again and again for offsets; an outage shall be known sooner than leases end."""
+_POLL_S = 0.5
+"""What is no message ends no wait: how long until a reader sees that only such was left."""
 _STUCK_ANSWERS = 3
 """A producer that stores nothing for as many times as an answer may take is replaced: it knows the
 brokers that it has met, and never asks the URL's addresses again."""
@@ -204,7 +206,7 @@ class KafkaReader:
             await self._look()
             if self._reached(self._ends):
                 break
-            batches = await self._poll(self._server.answer_s)
+            batches = await self._poll(_POLL_S)
         return batches
 
     async def _poll(self, wait_s: float) -> Mapping[Any, Sequence[Any]]:
@@ -252,6 +254,9 @@ class KafkaReader:
         for each in wanted:
             begin, end = begins[each], ends[each]
             goes_on = self._next.setdefault(each.partition, begin)
+            if each.partition not in unplaced:
+                # The library passes over what is for itself: the ends of strangers' transactions.
+                self._next[each.partition] = goes_on = await consumer.position(each)
             if not begin <= goes_on <= end:
                 # Trimmed before it was read, or without its newest records.
                 self._lost = True
