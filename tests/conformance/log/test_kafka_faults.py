@@ -181,3 +181,22 @@ async def test_a_strangers_transaction_stops_nobody(log: Log) -> None:
         assert (slice_.records, slice_.at_head, slice_.caught_up) == ([], True, True)
     await writer.append([b"after"])
     assert (await reader.read(1)).records == [b"after"]
+
+
+async def test_newest_records_that_the_log_lost_are_none_to_catch_up_with(start: Start) -> None:
+    server = start()
+    log = Log(server.address)
+    writer, reader = log.writer(), log.reader()
+    for _ in range(12):
+        await outlast(lambda: writer.append([os.urandom(1 << 20)]))
+    assert not (await outlast(lambda: reader.read(1))).caught_up
+    server.kill()
+    (segment,) = (each for each in server.data.glob(f"{log.topic}-*/*.log") if each.stat().st_size)
+    with segment.open("r+b") as file:
+        file.truncate(segment.stat().st_size // 2)
+    server.start()
+    slice_ = await outlast(lambda: reader.read(0.5))
+    while not slice_.at_head:
+        slice_ = await outlast(lambda: reader.read(0.5))
+    assert slice_.caught_up
+    await log.close()

@@ -265,8 +265,9 @@ class KafkaReader:
             if each.partition in unplaced:
                 consumer.seek(each, self._next[each.partition])
         self._ends = {each.partition: ends[each] for each in wanted}
-        if self._head_at_start is None:
-            self._head_at_start = dict(self._ends)
+        # Newest records that the log has lost are none to catch up with.
+        heads = self._head_at_start or self._ends
+        self._head_at_start = {each: min(head, self._ends[each]) for each, head in heads.items()}
 
     def _slice(self, batches: Mapping[Any, Sequence[Any]]) -> LogSlice:
         records: list[bytes] = []
