@@ -9,8 +9,12 @@ from typing import Any, TypeVar
 
 import pytest
 from aiokafka import AIOKafkaProducer  # pyright: ignore[reportMissingTypeStubs] - it has no types
+from aiokafka.admin import (  # pyright: ignore[reportMissingTypeStubs] - the same
+    AIOKafkaAdminClient,
+)
 
 from kvatlas_events import LogUnavailable, embedded_kafka
+from kvatlas_events.embedded import free_port
 from kvatlas_events.embedded_kafka import EmbeddedKafka
 from kvatlas_events.kafka_log import KafkaReader, KafkaWriter
 from kvatlas_events.kafka_server import KafkaServer
@@ -70,8 +74,8 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Generator[Start, None, None]:
         obstacle = EmbeddedKafka.obstacle()
         if obstacle is not None:
             pytest.skip(obstacle)
-        properties = embedded_kafka._PROPERTIES.replace(line, changed)
-        monkeypatch.setattr(embedded_kafka, "_PROPERTIES", properties)
+        properties: str = vars(embedded_kafka)["_PROPERTIES"]
+        monkeypatch.setattr(embedded_kafka, "_PROPERTIES", properties.replace(line, changed))
         servers.append(EmbeddedKafka())
         servers[-1].start()
         return servers[-1]
@@ -87,6 +91,10 @@ def ours(kafka: Kafka) -> EmbeddedKafka:
     if server is None:
         pytest.skip("the Kafka server that these tests were given is not ours to stop")
     return server
+
+
+def port_of(server: EmbeddedKafka) -> int:
+    return int(server.address.rpartition(":")[2])
 
 
 async def outlast(call: Callable[[], Awaitable[Answer]], patience_s: float = 40) -> Answer:
@@ -132,7 +140,7 @@ async def test_a_connection_that_falls_silent_is_given_up_by_both_sides(
     proxy: TcpProxy, start: Start
 ) -> None:
     advertised = f"advertised.listeners=CLIENTS://127.0.0.1:{proxy.port}"
-    proxy.upstream_port = start("advertised.listeners={clients}", advertised)._port
+    proxy.upstream_port = port_of(start("advertised.listeners={clients}", advertised))
     log = Log(f"127.0.0.1:{proxy.port}")
     writer, reader = log.writer(answer_s=3), log.reader(answer_s=3)
     await outlast(lambda: writer.append([b"before"]))
@@ -147,15 +155,15 @@ async def test_a_broker_that_comes_back_at_another_address_is_found_by_both_side
     proxy: TcpProxy, start: Start
 ) -> None:
     server = start()
-    proxy.upstream_port = server._port
+    proxy.upstream_port = port_of(server)
     log = Log(f"127.0.0.1:{proxy.port}")
     writer, reader = log.writer(answer_s=2), log.reader(answer_s=2)
     await outlast(lambda: writer.append([b"before"]))
     await read_until(reader, b"before")
     server.kill()
-    proxy.upstream_port = embedded_kafka._free_port()
+    proxy.upstream_port = free_port()
     properties = server.data.parent / "server.properties"
-    said = properties.read_text().replace(str(server._port), str(proxy.upstream_port))
+    said = properties.read_text().replace(str(port_of(server)), str(proxy.upstream_port))
     properties.write_text(said)
     server.start()
     await outlast(lambda: writer.append([b"after"]))
@@ -199,4 +207,26 @@ async def test_newest_records_that_the_log_lost_are_none_to_catch_up_with(start:
     while not slice_.at_head:
         slice_ = await outlast(lambda: reader.read(0.5))
     assert slice_.caught_up
+    await log.close()
+
+
+async def test_a_topic_that_is_deleted_is_made_again_by_us_and_not_by_the_broker(
+    start: Start,
+) -> None:
+    makes_any = "auto.create.topics.enable=true"  # as brokers do by default
+    log = Log(start("auto.create.topics.enable=false", makes_any).address)
+    writer, reader = log.writer(), log.reader()
+    before = await outlast(lambda: writer.append([b"before"]))
+    await outlast(lambda: reader.read(1))
+    admin: Any = AIOKafkaAdminClient(bootstrap_servers=log.address)
+    await admin.start()
+    await admin.delete_topics([log.topic])
+    after = before
+    async with asyncio.timeout(40):
+        while after.identity == before.identity:  # which is not looked at by every append
+            after = await outlast(lambda: writer.append([b"at once"]))
+            await outlast(lambda: reader.read(0.2))
+    (topic,) = await admin.describe_topics([log.topic])
+    assert len(topic["partitions"]) == PARTITIONS
+    await admin.close()
     await log.close()

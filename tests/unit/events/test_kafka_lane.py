@@ -72,12 +72,15 @@ async def test_a_lane_that_stands_still_keeps_nothing_of_who_gave_up() -> None:
     waiting = stalled.append([(b"k", b"under way")])
     await asyncio.sleep(0)
     kept: list[weakref.ref[Given]] = []
-    for _ in range(10):  # as a delivery does, for as long as an outage lasts
+
+    def give_up() -> None:
         records = Given([(b"k", bytes(1_000))])
         kept.append(weakref.ref(records))
         stalled.append(records).cancel()
+
+    for _ in range(10):  # as a delivery does, for as long as an outage lasts
+        give_up()
         await asyncio.sleep(0)
-    del records
     gc.collect()
     assert sum(each() is not None for each in kept) <= 1
     stalled.close()

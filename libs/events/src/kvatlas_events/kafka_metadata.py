@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
+from aiokafka import client as library
 from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.protocol.types import (
     AbstractType,
     Boolean,
@@ -114,6 +116,20 @@ class TopicRequest(Request[_MetadataRequest12]):
         """As the library calls it, with the version that both sides know."""
         topics = [(bytes(_ID_BYTES), self._topic, dict[int, bytes]())]
         return request_struct_class(topics, False, False, {})
+
+
+class _AsksOnly(MetadataRequest):
+    """The library's own request, which lets a broker make the topics that it asks for.
+
+    A broker does, unless it is told otherwise, as soon as a topic is deleted under a producer or a
+    consumer: with one partition and without the log's clock. Topics are made by `KafkaServer`.
+    """
+
+    def __init__(self, topics: list[str] | None = None) -> None:
+        super().__init__(topics, allow_auto_topic_creation=False)
+
+
+library.MetadataRequest = _AsksOnly
 
 
 @dataclass(frozen=True, slots=True)
