@@ -13,6 +13,7 @@ import redis.asyncio as redis
 from kvatlas_events import LogUnavailable
 from kvatlas_events.embedded import EmbeddedValkey
 from kvatlas_events.redis_log import Redis, RedisReader, RedisWriter, open_redis
+from tests.conformance.log.tcp_proxy import TcpProxy
 
 Client = Any
 """The library's client, whose own types are unknown in part."""
@@ -267,6 +268,18 @@ async def test_a_server_out_of_memory_is_said_and_recovers(
     await client.config_set("maxmemory", 0)
     await writer.append([b"x"])
     assert await client.xlen(STREAM) == 1
+
+
+async def test_a_server_that_became_a_replica_is_left_by_a_writer(
+    server: EmbeddedValkey, client: Client, open_server: Callable[..., Redis]
+) -> None:
+    async with EmbeddedValkey() as promoted, TcpProxy(server.port) as name:
+        writer = RedisWriter(open_server(f"redis://127.0.0.1:{name.port}"), cell="test")
+        await writer.append([b"before"])
+        await client.execute_command("REPLICAOF", "127.0.0.1", promoted.port)
+        name.upstream_port = promoted.port
+        assert "read only replica" in await why_unavailable(writer.append([b"after"]))
+        await outlast(lambda: writer.append([b"after"]))
 
 
 async def test_cells_share_a_server_and_nothing_else(

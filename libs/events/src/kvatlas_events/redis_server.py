@@ -19,6 +19,7 @@ from redis.exceptions import (
     InvalidResponse,
     MovedError,
     NoPermissionError,
+    ReadOnlyError,
     RedisError,
     ResponseError,
 )
@@ -99,7 +100,11 @@ class RedisServer:
         pipeline = self._client.pipeline(transaction=atomic)
         for command in commands:
             pipeline.execute_command(*command)
-        return await self._guarded(lambda: pipeline.execute(raise_on_error=False), 0.0)
+        replies = await self._guarded(lambda: pipeline.execute(raise_on_error=False), 0.0)
+        if any(isinstance(reply, ReadOnlyError) for reply in replies):
+            # A replica by now: behind its name there may be another server, for new connections.
+            await self._client.connection_pool.disconnect(inuse_connections=False)
+        return replies
 
     def unusable(self, error: Exception) -> LogUnavailable:
         """As of `Place`."""
