@@ -282,6 +282,22 @@ async def test_a_server_that_became_a_replica_is_left_by_a_writer(
         await outlast(lambda: writer.append([b"after"]))
 
 
+async def test_a_replica_that_is_cut_off_is_left_by_a_reader(
+    server: EmbeddedValkey, client: Client, open_server: Callable[..., Redis]
+) -> None:
+    async with EmbeddedValkey() as promoted, TcpProxy(server.port) as name:
+        reader = RedisReader(open_server(f"redis://127.0.0.1:{name.port}"), cell="test")
+        await RedisWriter(open_server(server.url), cell="test").append([b"before"])
+        assert (await reader.read(0)).records == [b"before"]
+        await client.execute_command("REPLICAOF", "127.0.0.1", 1)
+        name.upstream_port = promoted.port
+        await RedisWriter(open_server(promoted.url), cell="test").append([b"after"])
+        got: list[bytes] = []
+        async with asyncio.timeout(20):
+            while b"after" not in got:
+                got += (await outlast(lambda: reader.read(0.1))).records
+
+
 async def test_cells_share_a_server_and_nothing_else(
     server: EmbeddedValkey, writer: RedisWriter, open_server: Callable[..., Redis]
 ) -> None:

@@ -4,6 +4,7 @@ A server that restarts without its data has another identity. Shards are then re
 beginning, and so is a stream that lost its newest entries.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,9 @@ _SHARD_RECORDS_MAX = 256
 EntryId = tuple[int, int]
 """Milliseconds of the server's clock, and a counter within them."""
 _BEGINNING: EntryId = (0, 0)
+
+_INSPECT_S = 5.0
+"""How long a reader may go by glances: they write nothing, so a replica answers them for ever."""
 
 
 class ShardsReader:
@@ -55,6 +59,7 @@ class ShardsReader:
         )
         self._heads_at_start: list[EntryId] | None = None
         self._certain = False  # that the log is the same and nothing unread has been trimmed
+        self._inspected_s = 0.0
         self._connections = 0
         self._lost = False
         self._asked = max(_SLICE_RECORDS // len(self._keys), 1)
@@ -62,6 +67,9 @@ class ShardsReader:
     async def read(self, wait_s: float) -> LogSlice:
         """As of `LogReader`; each shard's records in order, shards that are behind last."""
         asked = self._asked
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._inspected_s > _INSPECT_S:
+            self._certain = False
         entries = await self._glance() if self._certain else None
         self._certain = False  # and stays so if this read fails
         if entries is None:
@@ -133,6 +141,7 @@ class ShardsReader:
                 atomic=True,
             )
             self._connections = place.connections
+            self._inspected_s = asyncio.get_running_loop().time()
             raise_first(place, [*replies[:2], streams])
             ends = [_ends(place, info) for info in infos]
             if self._goes_on(self._home.identity(identity), ends):
