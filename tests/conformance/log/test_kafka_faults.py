@@ -11,6 +11,7 @@ import pytest
 from aiokafka import AIOKafkaProducer  # pyright: ignore[reportMissingTypeStubs] - it has no types
 from aiokafka.admin import (  # pyright: ignore[reportMissingTypeStubs] - the same
     AIOKafkaAdminClient,
+    NewTopic,
 )
 
 from kvatlas_events import LogUnavailable, embedded_kafka
@@ -189,6 +190,19 @@ async def test_a_strangers_transaction_stops_nobody(log: Log) -> None:
         assert (slice_.records, slice_.at_head, slice_.caught_up) == ([], True, True)
     await writer.append([b"after"])
     assert (await reader.read(1)).records == [b"after"]
+
+
+async def test_a_message_of_no_time_is_a_very_old_one(log: Log) -> None:
+    admin: Any = AIOKafkaAdminClient(bootstrap_servers=log.address)
+    await admin.start()
+    await admin.create_topics([NewTopic(log.topic, 1, 1)])  # of the senders' clocks
+    await admin.close()
+    stranger: Any = AIOKafkaProducer(bootstrap_servers=log.address)
+    await stranger.start()
+    await stranger.send_and_wait(log.topic, b"x", partition=0, timestamp_ms=-1)
+    await stranger.stop()
+    slice_ = await log.reader().read(1)
+    assert (slice_.records, slice_.appended_unix_ms) == ([b"x"], [0])
 
 
 async def test_newest_records_that_the_log_lost_are_none_to_catch_up_with(start: Start) -> None:

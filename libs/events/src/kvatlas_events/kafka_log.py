@@ -279,7 +279,7 @@ class KafkaReader:
             for each in batch:
                 if each.value is not None:
                     records.append(each.value)
-                    appended_unix_ms.append(each.timestamp)
+                    appended_unix_ms.append(max(0, each.timestamp))  # -1: none, of a sender's clock
                 elif each.key is not None and each.key.startswith(_PROBE_KEY):
                     probes.append((place.partition, each.key.removeprefix(_PROBE_KEY)))
             self._next[place.partition] = batch[-1].offset + 1
