@@ -6,8 +6,15 @@ import string
 import pytest
 from redis.crc import key_slot
 
-from kvatlas_events import LogUnavailable
-from kvatlas_events.redis_layout import Home, home_of_all, home_of_one, shard_of
+from kvatlas_events import LogUnavailable, Worker
+from kvatlas_events.redis_layout import (
+    Home,
+    claim_key,
+    home_of_all,
+    home_of_one,
+    identity_key,
+    shard_of,
+)
 from kvatlas_events.redis_server import RedisServer
 from kvatlas_events.redis_url import RedisUrl
 from tests.unit.cell.speaker import Speaker, store
@@ -34,6 +41,17 @@ def test_a_shards_keys_lie_in_one_slot() -> None:
         alone = home_of_one(home(1).place, "blue", 64, shard)
         slots = {key_slot(key.encode()) for key in (alone.identity_key, *alone.streams.values())}
         assert len(slots) == 1
+
+
+def test_no_two_cells_have_a_key_in_common_whatever_their_names() -> None:
+    def keys(cell: str) -> set[str]:
+        streams = home_of_all(home(1).place, cell, 12).streams
+        claims = {claim_key(cell, shard, Worker(7, 1)) for shard in range(12)}
+        identities = {identity_key(cell, shard) for shard in range(12)}
+        return {*streams.values(), *claims, *identities}
+
+    of_all = [keys(cell) for cell in ("blue", "blue:1", "blue:1:1", "blue:11")]
+    assert len(set[str]().union(*of_all)) == sum(map(len, of_all)) == 4 * 3 * 12
 
 
 def test_five_shards_in_a_row_touch_each_of_three_equal_nodes() -> None:

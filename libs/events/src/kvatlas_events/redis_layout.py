@@ -2,7 +2,7 @@
 
     kvatlas:{CELL}:log:0      kvatlas:{CELL}:identity          shard 0, in every log
     kvatlas:{CELL:N}:log:N    kvatlas:{CELL:N}:identity:N      shard N, if there are several
-    kvatlas:{…}:claim:W/R                                      in the slot of worker W/R's shard
+    kvatlas:{CELL}:claim:W/R  kvatlas:{CELL:N}:claim:N:W/R     of a worker W/R of that shard
 
 The braces are part of the keys: a cluster places a key by what they enclose. Tags that differ in
 one digit by 1, 2 and 3 lie in different quarters of the slots (CRC-16 is linear, and these bits of
@@ -138,7 +138,8 @@ def identity_key(cell: str, shard: int) -> str:
 
 def claim_key(cell: str, shard: int, worker: Worker) -> str:
     """Return where the claim of a worker of the shard stands, in the slot of the shard's stream."""
-    return f"kvatlas:{{{_tag(cell, shard)}}}:claim:{worker.worker_id}/{worker.dp_rank}"
+    number = f"{shard}:" if shard else ""  # for {CELL:1} may be another cell's name
+    return f"kvatlas:{{{_tag(cell, shard)}}}:claim:{number}{worker.worker_id}/{worker.dp_rank}"
 
 
 def _stream(cell: str, shard: int) -> str:
