@@ -156,6 +156,18 @@ async def test_of_a_crowd_at_once_the_newest_alone_goes_on(log: Log) -> None:
         assert rival.epoch > claim.epoch
 
 
+async def test_of_two_in_one_epoch_who_claim_at_once_both_are_told(log: Log) -> None:
+    one, other = log.register(), log.register()
+    a, b = Claim(WORKER, EPOCH, 1, "a"), Claim(WORKER, EPOCH, 2, "b")
+    for number, register in enumerate((one, other)):  # both are connected
+        await register.claim(Claim(Worker(8, number), EPOCH, number, "c"))
+    await asyncio.sleep(1.1)
+    await asyncio.gather(*(each.claimed(WORKER) for each in (one, other)))  # and find nobody
+    await asyncio.gather(one.claim(a), other.claim(b))
+    await until(lambda: one.claim(a), b)
+    await until(lambda: other.claim(b), a)
+
+
 async def test_a_later_life_of_the_same_instance_is_no_rival(log: Log) -> None:
     register = log.register()
     again = Claim(WORKER, EPOCH + 9, OLDER.instance_id, OLDER.publisher)

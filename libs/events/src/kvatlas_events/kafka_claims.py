@@ -34,7 +34,8 @@ class KafkaClaims:
         self._reader = KafkaReader(server, topic)
         self._writer = KafkaWriter(server, topic, key_of=_worker_key)
         self._turn = asyncio.Lock()
-        self._newest: dict[Worker, Claim] = {}
+        self._newest: dict[Worker, list[Claim]] = {}
+        """Of the highest epoch: one, or two of different publishers, so that each finds another."""
         self._told: dict[Worker, tuple[Claim, float]] = {}
         self._read_s: float | None = None
 
@@ -47,15 +48,16 @@ class KafkaClaims:
         """As of `ClaimRegister`."""
         async with self._turn:
             await self._read()
-        return self._newest.get(worker)
+        newest = self._newest.get(worker)
+        return newest[-1] if newest else None
 
     async def claim(self, claim: Claim) -> Claim | None:
         """As of `ClaimRegister`."""
         async with self._turn:
             await self._read()
-        newest = self._newest.get(claim.worker)
-        if newest is not None and claim.yields_to(newest):
-            return newest
+        for newest in self._newest.get(claim.worker, ()):
+            if claim.yields_to(newest):
+                return newest
         told, told_s = self._told.get(claim.worker, (None, 0.0))
         now_s = asyncio.get_running_loop().time()
         if told != claim or now_s - told_s >= _AGAIN_S:
@@ -87,9 +89,13 @@ class KafkaClaims:
         claim = decode_claim(record)
         if claim is None:
             return  # not ours to understand, and nobody yields to it
-        newest = self._newest.get(claim.worker)
-        if newest is None or newest.epoch <= claim.epoch:
-            self._newest[claim.worker] = claim
+        equals: list[Claim] = []
+        for known in self._newest.get(claim.worker, ()):
+            if known.epoch > claim.epoch:
+                return
+            if known.epoch == claim.epoch and known.instance_id != claim.instance_id:
+                equals = [known]
+        self._newest[claim.worker] = [*equals, claim]
 
 
 def _worker_key(record: bytes) -> bytes:
