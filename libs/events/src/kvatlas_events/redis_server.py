@@ -6,6 +6,7 @@ own retries are off: they would stall a caller that has better things to do, and
 """
 
 import asyncio
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
@@ -33,6 +34,9 @@ CONNECT_S = 5.0
 ANSWER_S = 10.0
 _CALLS_MAX = 16
 """At once, each on a connection of its own: a writer can be shared by a thousand deliveries."""
+_OF_A_TRANSACTION = re.compile(
+    r"Command # \d+ \(.*\) of pipeline caused error: \(['\"](.*)['\"],\)", re.DOTALL
+)
 
 
 class Elsewhere(LogUnavailable):
@@ -138,16 +142,24 @@ def unusable(name: str, error: Exception, *, answer_s: float) -> LogUnavailable:
         case AuthenticationError():
             why = f"does not let us in: {error}; check USER and PASSWORD in the log's URL"
         case NoPermissionError():
-            why = f"does not let us in: {error}; the account lacks a right that the log needs"
+            why = (
+                f"does not let us in: {_said(error)}; the account lacks a right that the log needs"
+            )
         case InvalidResponse():
             why = "answers, but is no Redis or Valkey"
         case ResponseError():
-            why = f"refuses: {error}"
+            why = f"refuses: {_said(error)}"
         case TimeoutError() | RedisTimeoutError():
             why = f"does not answer within {answer_s:g} s"
         case _:
             why = _why_no_tls(error) or f"cannot be reached: {error}"
     return LogUnavailable(f"{name} {why}")
+
+
+def _said(error: ResponseError) -> str:
+    """Return the server's own words: the library adds a command, which differs each time."""
+    found = _OF_A_TRANSACTION.fullmatch(str(error))
+    return found[1] if found else str(error)
 
 
 def _elsewhere(name: str, error: AskError) -> Elsewhere:
