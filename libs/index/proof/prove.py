@@ -239,7 +239,9 @@ def prove_miri() -> None:
         not has_nightly()
         or not run(["cargo", "+nightly", "miri", "--version"], REPOSITORY, {}).passed
     ):
-        print("  left out: the nightly toolchain here has no Miri (rustup +nightly component add miri rust-src)")
+        print(
+            "  left out: the nightly toolchain here has no Miri (rustup +nightly component add miri rust-src)"
+        )
         return
     environment = {
         "CARGO_TARGET_DIR": str(TARGET / "miri"),
