@@ -21,7 +21,10 @@ from kvatlas_wire.v1 import (
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # a proxy of the environment is for the world outside
     ("grpc.use_local_subchannel_pool", 1),  # an attempt inherits no other one's reconnect pause
-    ("grpc.max_receive_message_length", 64 << 20),  # a peer's status names every worker of the cell
+)
+_PEER_OPTIONS = (
+    *_OPTIONS,
+    ("grpc.max_receive_message_length", 64 << 20),  # a status names every worker of the cell
 )
 _SILENT = frozenset(
     {
@@ -109,7 +112,7 @@ async def dump_of(peer: HostPort, *, patience_s: float) -> AsyncGenerator[bytes,
         Declined: it is not ready itself, or has no dump.
         TimeoutError: it takes too long.
     """
-    async with aio.insecure_channel(str(peer), options=_OPTIONS) as channel:
+    async with aio.insecure_channel(str(peer), options=_PEER_OPTIONS) as channel:
         stub: indexer_pb2_grpc.IndexerAsyncStub = indexer_pb2_grpc.IndexerStub(channel)
         try:
             status = await stub.GetStatus(indexer_pb2.GetStatusRequest(), timeout=patience_s)
