@@ -61,8 +61,11 @@ pub fn schema(config: &CellConfig, logs: Option<&[Log]>) -> SchemaRef {
     if let Some(logs) = logs {
         columns.push(Field::new("resume", DataType::Binary, true));
         for log in logs {
+            let name = &log.transport;
+            if let Some(unix_ms) = log.unix_ms() {
+                metadata.insert(format!("kvatlas.log.{name}.unix_ms"), unix_ms.to_string());
+            }
             if let Some((identity, entry)) = &log.position {
-                let name = &log.transport;
                 metadata.insert(format!("kvatlas.log.{name}.identity"), identity.clone());
                 metadata.insert(format!("kvatlas.log.{name}.entry"), entry.clone());
             }

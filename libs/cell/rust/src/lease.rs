@@ -41,6 +41,14 @@ pub struct Log {
     frozen_ms: u64, // of which no jump of the clock has been taken off yet
 }
 
+impl Log {
+    /// How far its time has come, by its server's clock; none before its first record.
+    #[must_use]
+    pub fn unix_ms(&self) -> Option<u64> {
+        (self.time_ms > 0).then_some(self.time_ms + self.behind_ms)
+    }
+}
+
 /// All logs of one cell.
 #[derive(Clone, Default, Debug)]
 pub struct Logs {
@@ -85,6 +93,13 @@ impl Logs {
         log.time_ms = log.time_ms.max(appended_ms);
         log.appended_at_ms = log.time_ms;
         log.newest_ms = log.newest_ms.max(appended_ms);
+        log.set_at_ms = now_ms;
+    }
+
+    /// Its time had come so far in an earlier process, past its newest record.
+    pub fn resume_time(&mut self, place: usize, unix_ms: u64, now_ms: u64) {
+        let log = &mut self.logs[place];
+        log.time_ms = log.time_ms.max(unix_ms);
         log.set_at_ms = now_ms;
     }
 

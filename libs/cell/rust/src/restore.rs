@@ -87,6 +87,8 @@ pub struct Restore {
     cell: Arc<Cell>,
     decoder: StreamDecoder,
     positions: Option<HashMap<String, (String, String)>>,
+    /// Per transport how far its log's time had come; of earlier builds none.
+    times: Vec<(String, u64)>,
     staged: Vec<Staged>,
 }
 
@@ -107,6 +109,7 @@ impl Restore {
             cell,
             decoder: StreamDecoder::new(),
             positions: None,
+            times: Vec::new(),
             staged: Vec::new(),
         }
     }
@@ -172,7 +175,10 @@ impl Restore {
             ..Restored::default()
         };
         let cell = Arc::clone(&self.cell);
-        let staged = std::mem::take(&mut self.staged);
+        let (staged, times) = (
+            std::mem::take(&mut self.staged),
+            std::mem::take(&mut self.times),
+        );
         let room_blocks = cell.room_blocks();
         let mut around = cell.surroundings(room_blocks);
         cell.with_table_mut(|table| {
@@ -198,6 +204,11 @@ impl Restore {
                 worker.heard_before(&heard, &mut table.logs, now_ms);
                 table.workers.insert(key, worker);
                 keys.push(key);
+            }
+            for (transport, unix_ms) in times {
+                if let Some(place) = table.logs.known_place(&transport) {
+                    table.logs.resume_time(place, unix_ms, now_ms);
+                }
             }
             for key in keys {
                 let logs = &table.logs;
@@ -249,6 +260,13 @@ impl Restore {
             Some((transport.to_owned(), (identity.clone(), entry.clone())))
         });
         self.positions = Some(transports.collect());
+        let times = said.iter().filter_map(|(name, unix_ms)| {
+            let transport = name
+                .strip_prefix("kvatlas.log.")?
+                .strip_suffix(".unix_ms")?;
+            Some((transport.to_owned(), unix_ms.parse().ok()?))
+        });
+        self.times = times.collect();
         Ok(())
     }
 

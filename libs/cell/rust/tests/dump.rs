@@ -343,6 +343,23 @@ fn a_gone_worker_stays_fenced_and_a_silent_one_is_not_revived() {
 }
 
 #[test]
+fn a_cell_in_which_everybody_is_silent_is_silent_after_a_start_too() {
+    let (peer, fresh) = (cell(), cell());
+    apply(&peer, &[store(8, 5, 1, v1::Tier::Device, vec![1])]);
+    (1..=200).for_each(|step| peer.tick(NOW_MS + step * 100, true));
+    assert_eq!(depths(&peer, &[1]), []);
+    fed(&fresh, bytes(&peer, &resumable())).unwrap();
+    assert_eq!(depths(&fresh, &[1]), []);
+    // Its next record is heard, though the log's clock is behind what ticks had made of it.
+    fresh.apply(
+        [(beat(8, 5, 1).as_slice(), NOW_MS + 5_000)],
+        "redis",
+        NOW_MS,
+    );
+    assert_eq!(depths(&fresh, &[1]), [(8, 1)]);
+}
+
+#[test]
 fn whoever_fell_silent_while_the_replica_was_away_is_silent_once_the_log_has_been_read_on() {
     let (peer, fresh) = (cell(), cell());
     for worker in [1, 2] {
