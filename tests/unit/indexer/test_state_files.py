@@ -1,16 +1,17 @@
 """What a replica keeps for its next start: whole or not there, and never in the way of a start."""
 
 import resource
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from kvatlas_indexer.snapshots import KEPT, StateFiles
+from kvatlas_indexer.snapshots import KEPT, StateFile, StateFiles
+from kvatlas_indexer.start import Source, Start
 from kvatlas_native import Cell
 from kvatlas_wire.v1 import events_pb2 as pb
-from tests.unit.cell.bench import Bench
+from tests.unit.cell.bench import RECOVER_MS, Bench
 from tests.unit.cell.speaker import CONTRACT, Speaker, store
 
 
@@ -34,7 +35,7 @@ def fresh() -> Bench:
 def test_a_state_that_was_written_is_the_state_that_is_read(tmp_path: Path) -> None:
     bench, again = told(), fresh()
     assert StateFiles(tmp_path / "deep" / "er").write(bench.cell, 1_700_000_000_000)
-    restored = StateFiles(tmp_path / "deep" / "er").restore(again.cell, again.now_ms)
+    restored = StateFiles(tmp_path / "deep" / "er").restore(again.cell, lambda: again.now_ms)
     assert restored is not None
     assert (restored.workers, restored.memberships) == (1, 4)
     assert restored.positions == {"redis": ("log", "7-1")}
@@ -82,7 +83,7 @@ def test_a_state_that_is_written_after_the_clock_was_set_back_is_the_newest(
         assert files.write(bench.cell, 1_700_000_000_000 + unix_ms)
     assert len(files.newest_first()) == KEPT
     again = fresh()
-    assert files.restore(again.cell, again.now_ms) is not None
+    assert files.restore(again.cell, lambda: again.now_ms) is not None
     assert again.find(1, 2, 3, 4) == [(1, 0, 4)]
 
 
@@ -93,7 +94,7 @@ def test_a_damaged_file_is_passed_over_for_the_one_before_it(tmp_path: Path) -> 
     newest = files.newest_first()[0].path
     newest.write_bytes(newest.read_bytes()[:-100])
     again = fresh()
-    assert files.restore(again.cell, again.now_ms) is not None
+    assert files.restore(again.cell, lambda: again.now_ms) is not None
     assert files.refused == {"corrupt": 1}
     assert again.find(1, 2, 3) == [(1, 0, 3)]
 
@@ -110,7 +111,7 @@ def test_a_file_of_another_cell_is_passed_over(
     of = {"cell": "blue", "model": "model", "block_size": 16, "hash_contract": CONTRACT} | terms
     limits = {"lease_ms": 1, "hold_back_batches_max": 1, "hold_back_ms": 1}
     cell = Cell(replica_id="", version="", memory_bytes_max=1 << 30, **of, **limits)  # pyright: ignore[reportArgumentType] - the parameters mix types
-    assert (files.restore(cell, 1) is None) is (why is not None)
+    assert (files.restore(cell, lambda: 1) is None) is (why is not None)
     assert files.refused == ({why: 1} if why else {})
 
 
@@ -118,7 +119,7 @@ def test_a_foreign_file_under_our_name_is_passed_over(tmp_path: Path) -> None:
     # The checksum of an empty file is the name's, so that its bytes are looked at.
     (tmp_path / "state-1700000000000-2d06800538d394c2.arrow").write_bytes(b"")
     files = StateFiles(tmp_path)
-    assert files.restore(fresh().cell, 1) is None
+    assert files.restore(fresh().cell, lambda: 1) is None
     assert sum(files.refused.values()) == 1
 
 
@@ -143,9 +144,37 @@ def test_a_file_that_cannot_be_written_whole_leaves_nothing_behind(tmp_path: Pat
     assert files.write(bench.cell, 1_700_000_000_002)
 
 
+class Slow(StateFiles):
+    """Takes longer to read than a worker's recovery may."""
+
+    def __init__(self, directory: Path, bench: Bench) -> None:
+        super().__init__(directory)
+        self.bench = bench
+
+    def newest_first(self) -> Sequence[StateFile]:
+        self.bench.now_ms += 2 * RECOVER_MS
+        return super().newest_first()
+
+
+async def test_the_time_that_a_start_takes_is_not_taken_off_from_what_a_recovery_may_take(
+    tmp_path: Path,
+) -> None:
+    bench, again, speaker = fresh(), fresh(), Speaker()
+    bench.feed(speaker.events(store(1)), speaker.heartbeat(last=3))
+    assert StateFiles(tmp_path).write(bench.cell, 1_700_000_000_000)
+    slow = Slow(tmp_path, again)
+    start = Start(again.cell, slow, (), patience_s=1.0, unix_ms=lambda: again.now_ms)
+    await start.run()
+    assert start.source is Source.FILE
+    again.pass_ms(100, log_alive=False)
+    again.feed(speaker.events(store(2), store(3), first=2))
+    assert again.count("recoveries_given_up") == 0
+    assert again.find(1, 2, 3) == [(1, 0, 3)]
+
+
 def test_a_directory_that_is_none_is_counted_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     files = StateFiles(tmp_path / "file")
-    assert files.restore(fresh().cell, 1) is None
+    assert files.restore(fresh().cell, lambda: 1) is None
     assert not files.write(told().cell, 1_700_000_000_000)
     assert (files.failed, files.refused) == (1, {"unreadable": 1})

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,13 +68,18 @@ class StateFiles:
         ]
         return sorted(files, key=lambda file: file.unix_ms, reverse=True)
 
-    def restore(self, cell: Cell, now_unix_ms: int) -> Restored | None:
-        """Give an empty cell the newest state that can be used; None if there is none."""
+    def restore(self, cell: Cell, unix_ms: Callable[[], int]) -> Restored | None:
+        """Give an empty cell the newest state that can be used; None if there is none.
+
+        Args:
+            cell: it has no worker yet.
+            unix_ms: the wall clock; a large file takes its time.
+        """
         for file in self.newest_first():
             restore = Restore(cell)
             try:
                 restore.read_file(file.path, file.checksum)
-                restored = restore.finish(now_unix_ms)
+                restored = restore.finish(unix_ms())
             except RestoreRefused as refusal:
                 why, text = refusal.args
                 self.refused[why] += 1

@@ -55,7 +55,7 @@ class Start:
         restored = None
         self.source = Source.LOG
         if self._files is not None:
-            restored = await asyncio.to_thread(self._files.restore, self._cell, self._unix_ms())
+            restored = await asyncio.to_thread(self._files.restore, self._cell, self._unix_ms)
             if restored is not None:
                 self.source = Source.FILE
         if restored is None:
