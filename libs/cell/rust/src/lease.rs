@@ -20,6 +20,10 @@
 /// Transports of one cell; names beyond the bound share the last place.
 pub const TRANSPORTS_MAX: usize = 8;
 
+/// Transports that have no log: what they bring is said in the moment in which it is taken, and the
+/// time that it is given is this replica's own.
+const WITHOUT_LOG: [&str; 2] = ["grpc", "recovery"];
+
 /// One log's time and what the service reported of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Log {
@@ -122,7 +126,11 @@ impl Logs {
             log.frozen_ms -= absorbed_ms;
             log.behind_ms += absorbed_ms;
         }
-        let at_ms = appended_ms.saturating_sub(log.behind_ms);
+        let mut at_ms = appended_ms.saturating_sub(log.behind_ms);
+        if WITHOUT_LOG.contains(&log.transport.as_str()) {
+            // Our clock was set back, or was another replica's before.
+            at_ms = at_ms.max(log.time_ms);
+        }
         log.appended_at_ms = log.appended_at_ms.max(at_ms);
         // What is read again is never newer than all that was read.
         if at_ms > log.time_ms || appended_ms > log.newest_ms {
@@ -357,6 +365,22 @@ mod tests {
         assert_eq!(heard.age_ms(&logs), Some(400));
         logs.take_back("redis", 5_000);
         assert_eq!(heard.age_ms(&logs), Some(0));
+    }
+
+    #[test]
+    fn what_is_pushed_is_of_now_also_when_our_own_clock_was_set_back() {
+        let (mut logs, mut heard) = (Logs::default(), Heard::default());
+        let place = logs.place("grpc");
+        logs.resume(place, 80_000, 20_000);
+        heard.note(place, 80_000);
+        for now_ms in (20_000..=40_000).step_by(100) {
+            logs.on_tick(now_ms, true, LEASE_MS);
+            let at_ms = logs.on_append(place, now_ms, now_ms);
+            heard.note(place, at_ms);
+            assert_eq!(heard.age_ms(&logs), Some(0), "at {now_ms}");
+        }
+        tick(&mut logs, 40_100, 40_500, true);
+        assert_eq!(heard.age_ms(&logs), Some(500));
     }
 
     #[test]
