@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -141,8 +142,7 @@ impl Restore {
     pub fn feed(&mut self, bytes: Vec<u8>) -> Result<(), RestoreError> {
         let mut buffer = Buffer::from(bytes);
         while !buffer.is_empty() {
-            let batch = self.decoder.decode(&mut buffer);
-            let batch = batch.map_err(|error| self.in_words(error))?;
+            let batch = self.decode(&mut buffer)?;
             if self.positions.is_none()
                 && let Some(schema) = self.decoder.schema()
             {
@@ -221,6 +221,15 @@ impl Restore {
             }
         });
         Ok(restored)
+    }
+
+    /// The next batch, if it is there by now. A stream has no checksum, and the decoder takes lengths
+    /// and places on trust: where they make no sense it panics, and is dropped with the restoration.
+    fn decode(&mut self, buffer: &mut Buffer) -> Result<Option<RecordBatch>, RestoreError> {
+        let decoder = &mut self.decoder;
+        let decoded = catch_unwind(AssertUnwindSafe(|| decoder.decode(buffer)));
+        let batch = decoded.map_err(|_| refuse(Refusal::Corrupt, "its bytes make no sense"))?;
+        batch.map_err(|error| self.in_words(error))
     }
 
     /// Whether a stream was read to its mark of the end, or no stream was read at all. The decoder

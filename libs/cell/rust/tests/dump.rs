@@ -381,3 +381,28 @@ fn whoever_fell_silent_while_the_replica_was_away_is_silent_once_the_log_has_bee
     fresh.tick(now_ms, true);
     assert_eq!(depths(&fresh, &[1]), [(2, 1)]);
 }
+
+#[test]
+fn no_byte_of_a_stream_that_is_another_one_ends_the_process() {
+    let live = cell();
+    apply(
+        &live,
+        &[
+            store(7, 1, 1, v1::Tier::Device, vec![1, 2, 3]),
+            store(7, 1, 2, v1::Tier::Host, vec![2, 9]),
+            beat(7, 1, 2),
+        ],
+    );
+    let stream = bytes(&live, &resumable()).concat();
+    let mut refused = 0;
+    for place in 0..stream.len() {
+        let mut bad = stream.clone();
+        bad[place] ^= 0xff;
+        let empty = cell();
+        if fed(&empty, [bad]).is_err() {
+            refused += 1;
+            assert_eq!(empty.status().workers.len(), 0);
+        }
+    }
+    assert!(refused > stream.len() / 2, "{refused} of {}", stream.len());
+}
