@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import grpc
 from grpc import aio
@@ -26,6 +26,8 @@ _PEER_OPTIONS = (
     *_OPTIONS,
     ("grpc.max_receive_message_length", 64 << 20),  # a status names every worker of the cell
 )
+T = TypeVar("T")
+
 _SILENT = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -87,7 +89,7 @@ class _Connection:
         )
         try:
             async for message in self._stub.Replay(request):
-                yield message.records
+                yield _readable(message).records
         except aio.AioRpcError as error:
             raise self._in_words(error) from error
 
@@ -95,7 +97,7 @@ class _Connection:
         request = publisher_pb2.SnapshotRequest(worker=_worker(need))
         try:
             async for message in self._stub.Snapshot(request):
-                yield message.records
+                yield _readable(message).records
         except aio.AioRpcError as error:
             raise self._in_words(error) from error
 
@@ -116,7 +118,7 @@ async def dump_of(peer: HostPort, *, patience_s: float) -> AsyncGenerator[bytes,
         stub: indexer_pb2_grpc.IndexerAsyncStub = indexer_pb2_grpc.IndexerStub(channel)
         try:
             status = await stub.GetStatus(indexer_pb2.GetStatusRequest(), timeout=patience_s)
-            if not status.ready:
+            if not _readable(status).ready:
                 raise Declined("it is not ready itself")
             call = stub.Dump(indexer_pb2.DumpRequest(resumable=True))
             slices = aiter(call)
@@ -129,6 +131,13 @@ async def dump_of(peer: HostPort, *, patience_s: float) -> AsyncGenerator[bytes,
         except aio.AioRpcError as error:
             text = f"{error.code().name}: {error.details()}"
             raise Unreachable(text) if error.code() in _SILENT else Declined(text) from error
+
+
+def _readable(answer: T | None) -> T:
+    """Return an answer; grpcio gives None for one that it cannot decode."""
+    if answer is None:
+        raise Declined("its answer cannot be read")
+    return answer
 
 
 def _worker(need: WorkerNeed) -> events_pb2.Worker:
