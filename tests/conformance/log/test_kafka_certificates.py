@@ -4,6 +4,8 @@ With passwords besides see `test_kafka_access.py`.
 """
 
 import asyncio
+import os
+import signal
 import uuid
 from collections.abc import Generator
 from pathlib import Path
@@ -137,6 +139,29 @@ async def test_records_pass_by_tls_alone(
     asks_nothing: EmbeddedKafka, certificates: Certificates, cell: str
 ) -> None:
     await passes(certificates.url(asks_nothing), cell)
+
+
+async def test_what_is_closed_while_the_broker_stands_still_waits_for_no_goodbye(
+    asks_nothing: EmbeddedKafka, certificates: Certificates, cell: str
+) -> None:
+    url = certificates.url(asks_nothing)
+    (writer,), reader = open_writers(url, cell=cell), open_reader(url, cell=cell)
+    assert reader is not None
+    await writer.append([b"x"])
+    assert (await reader.read(1)).records == [b"x"]
+    assert asks_nothing.pid is not None
+    os.kill(asks_nothing.pid, signal.SIGSTOP)
+    try:
+        waiting = [asyncio.create_task(each) for each in (writer.append([b"y"]), reader.read(0.1))]
+        await asyncio.sleep(0.5)
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        async with asyncio.timeout(5):
+            await writer.close()
+            await reader.close()
+    finally:
+        os.kill(asks_nothing.pid, signal.SIGCONT)
 
 
 async def test_a_certificate_that_nobody_asked_for_does_no_harm(

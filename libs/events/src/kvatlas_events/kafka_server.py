@@ -149,10 +149,7 @@ class KafkaServer:
 
         async def stop() -> None:
             client = producer.client
-            for each in client._conns.values():  # noqa: SLF001
-                if each.connected():
-                    each._writer.transport.abort()  # noqa: SLF001 - it would wait until all is sent
-            await client.close()  # ends the wait for answers
+            await _hang_up(client)  # ends the wait for answers
             # Nobody asks for metadata any more: who waits for them would wait for ever.
             updated = client._md_update_fut or asyncio.get_running_loop().create_future()  # noqa: SLF001
             client._md_update_fut = updated  # noqa: SLF001
@@ -168,11 +165,13 @@ class KafkaServer:
         """Stop a consumer."""
 
         async def stop() -> None:
+            client = consumer._client  # noqa: SLF001
             try:
+                await _hang_up(client)
                 await consumer.stop()
             finally:
                 # The library's own stop leaves this out if a fetch has failed.
-                await consumer._client.close()  # noqa: SLF001
+                await _hang_up(client)
 
         await self._dispose(stop)
 
@@ -202,7 +201,7 @@ class KafkaServer:
         """Close what is not closed yet."""
         if client is not None and client is self._client:
             self._client = None
-            self._undo(client.close())
+            self._undo(_hang_up(client))
 
     async def _open(self, start: Callable[[], Any], stop: Callable[[], Any]) -> None:
         """Start an object of the library, or stop it if that fails.
@@ -306,6 +305,14 @@ class KafkaServer:
             case _:
                 why = f"refuses: {error}"
         return LogUnavailable(f"{self.name} {why}")
+
+
+async def _hang_up(client: Client) -> None:
+    """Close connections without a goodbye: a server that stands still would be waited for."""
+    for each in client._conns.values():  # noqa: SLF001
+        if each.connected():
+            each._writer.transport.abort()  # noqa: SLF001
+    await client.close()
 
 
 async def _stop_started(starting: asyncio.Task[None], stop: Callable[[], Any]) -> None:
