@@ -139,6 +139,9 @@ impl Cell {
         let mut needs = Vec::new();
         let Table { workers, logs, .. } = &mut *table;
         for worker in workers.values_mut().filter(|worker| worker.is_listed()) {
+            if !log_alive {
+                worker.sequencer.on_tick_without_log(now_ms);
+            }
             let outcome = worker.on_tick(&mut around, logs, now_ms);
             let lacks = worker.lacks_records(room_blocks);
             if lacks {

@@ -360,6 +360,20 @@ fn a_cell_in_which_everybody_is_silent_is_silent_after_a_start_too() {
 }
 
 #[test]
+fn a_set_that_moved_while_it_was_written_is_kept_until_the_log_is_there_that_makes_it_whole() {
+    let (live, fresh) = (cell(), cell());
+    apply(
+        &live,
+        &[store(7, 1, 1, v1::Tier::Device, vec![1]), beat(7, 1, 2)],
+    );
+    fed(&fresh, bytes(&live, &resumable())).unwrap();
+    fresh.set_log_status("redis", false, 0, 0);
+    (1..=100).for_each(|step| fresh.tick(NOW_MS + step * 100, false));
+    apply(&fresh, &[store(7, 1, 2, v1::Tier::Device, vec![2])]);
+    assert_eq!(depths(&fresh, &[1, 2]), [(7, 2)]);
+}
+
+#[test]
 fn whoever_fell_silent_while_the_replica_was_away_is_silent_once_the_log_has_been_read_on() {
     let (peer, fresh) = (cell(), cell());
     for worker in [1, 2] {

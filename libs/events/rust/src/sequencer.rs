@@ -302,6 +302,17 @@ impl<P> Sequencer<P> {
         }
     }
 
+    /// No log answers: what is missing may lie in one, so a recovery's time begins when one does.
+    pub fn on_tick_without_log(&mut self, now_ms: u64) {
+        if let State::Recovering {
+            since_ms,
+            given_up: false,
+        } = &mut self.state
+        {
+            *since_ms = now_ms;
+        }
+    }
+
     /// Empty the set and wait for a snapshot, or for every event since the first.
     pub fn give_up(&mut self, steps: &mut Vec<Step<P>>) {
         steps.push(Step::Empty);
