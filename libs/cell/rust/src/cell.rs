@@ -19,7 +19,7 @@ use crate::budget::Budget;
 use crate::changes::Changes;
 use crate::counters::{Count, Counters, Histogram};
 use crate::decode::{self, DecodeError, EventList, Header, Record};
-use crate::table::{Table, WORKERS_MAX};
+use crate::table::{Table, WORKERS_MAX, worker_message};
 use crate::worker::{Outcome, Surroundings, Worker};
 
 /// Records decoded, and then sequenced under one lock.
@@ -228,7 +228,7 @@ impl Cell {
         let known = keys.iter().filter_map(|key| table.workers.get(key));
         known
             .map(|worker| v1::WorkerPosition {
-                worker: Some(crate::worker::worker_message(worker.key)),
+                worker: Some(worker_message(worker.key)),
                 epoch: worker.sequencer.speaker().epoch,
                 last_event_id: worker.sequencer.applied(),
                 whole: !worker.wants_snapshot(room_blocks),
@@ -356,13 +356,13 @@ impl Cell {
         around: &mut Surroundings<'_>,
     ) -> Result<(), (Count, String)> {
         let (key, speaker) = (record.header.worker, record.header.speaker);
-        let is_full = table.workers.len() >= WORKERS_MAX;
+        let is_full = !table.has_room(key, around);
         let Table { workers, logs, .. } = &mut *table;
         let at_ms = logs.on_append(place, appended_ms, now_ms);
         let worker = match workers.entry(key) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(_) if is_full => {
-                let reason = format!("the cell has {WORKERS_MAX} workers, and room for no more");
+                let reason = format!("the cell hears {WORKERS_MAX} workers, and takes no more");
                 return Err((Count::RejectedWorkers, reason));
             }
             Entry::Vacant(entry) => entry.insert(Worker::new(key, self.config.limits)),

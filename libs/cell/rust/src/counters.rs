@@ -55,6 +55,7 @@ counts! {
     LeasesEnded "leases_ended",
     LeasesResumed "leases_resumed",
     WorkersOverBudget "workers_over_budget",
+    WorkersForgotten "workers_forgotten",
     FindOk "find_matches{code=\"ok\"}",
     FindMismatch "find_matches{code=\"failed_precondition\"}",
     FindInvalid "find_matches{code=\"invalid_argument\"}",

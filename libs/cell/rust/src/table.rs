@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use kvatlas_index::{Index, WorkerKey};
 use kvatlas_wire::v1;
 
+use crate::counters::Count;
 use crate::lease::Logs;
-use crate::worker::{Worker, worker_message};
+use crate::worker::{Surroundings, Worker};
 
 /// Workers of one cell, the recently gone included.
 pub const WORKERS_MAX: usize = 8_192;
@@ -49,6 +50,10 @@ impl Table {
             worker.changed_at = self.version;
             return;
         }
+        self.note_removal(key);
+    }
+
+    fn note_removal(&mut self, key: WorkerKey) {
         self.removed.push_back((self.version, key));
         while self.removed.len() > REMOVED_MAX {
             self.forgotten = self.removed.pop_front().map_or(0, |(version, _)| version);
@@ -86,6 +91,29 @@ impl Table {
         });
     }
 
+    /// Whether a record of this worker may be taken. In a full table a new worker takes the place of the one that has
+    /// been silent for longest, those first whose engines have gone: ids of workers that never came back would else
+    /// keep new ones out for ever.
+    pub fn has_room(&mut self, key: WorkerKey, around: &mut Surroundings<'_>) -> bool {
+        if self.workers.len() < WORKERS_MAX || self.workers.contains_key(&key) {
+            return true;
+        }
+        let silent = self.workers.values().filter(|worker| worker.is_silent());
+        let longest =
+            silent.max_by_key(|worker| (!worker.is_listed(), worker.heard.age_ms(&self.logs)));
+        let Some(forgotten) = longest.map(|worker| worker.key) else {
+            return false;
+        };
+        if let Some(mut worker) = self.workers.remove(&forgotten) {
+            worker.let_go(around);
+        }
+        self.in_need.remove(&forgotten);
+        self.version += 1;
+        self.note_removal(forgotten);
+        around.counters.add(Count::WorkersForgotten);
+        true
+    }
+
     /// What has changed after version `since`; `None` for everything.
     pub fn changes(&self, index: &Index, since: Option<u64>) -> v1::WatchWorkersResponse {
         let since = since.filter(|&version| version >= self.forgotten);
@@ -106,5 +134,13 @@ impl Table {
             removed: removed.map(|(_, key)| worker_message(*key)).collect(),
             ..Default::default()
         }
+    }
+}
+
+/// A worker's key as the protos write it.
+pub(crate) fn worker_message(key: WorkerKey) -> v1::Worker {
+    v1::Worker {
+        worker_id: key.worker_id,
+        dp_rank: key.dp_rank,
     }
 }

@@ -19,6 +19,7 @@ use crate::counters::{Count, Counters};
 use crate::decode::{Body, Event, EventList, Record, tier_digests};
 use crate::lease::{Heard, Logs};
 use crate::need::WorkerNeed;
+use crate::table::worker_message;
 pub(crate) use resume::place as resumed_place;
 
 /// What a worker acts on.
@@ -40,7 +41,8 @@ pub(crate) struct Worker {
     pub sequencer: Sequencer<EventList>,
     slot: Option<SlotId>,
     shown: bool,
-    heard: Heard,
+    /// When its publisher was last heard.
+    pub heard: Heard,
     beat: Heard,
     lease_runs: bool,
     /// Whether it ran and ended, and has not been renewed since.
@@ -349,11 +351,7 @@ impl Worker {
     }
 
     fn close(&mut self, around: &mut Surroundings<'_>, closing: Closing, now_ms: u64) {
-        around.changes.flush();
-        if let Some(slot) = self.slot.take() {
-            around.retire(slot);
-        }
-        self.shown = false;
+        self.let_go(around);
         self.over_budget = None;
         match closing {
             Closing::EngineGone => {
@@ -362,6 +360,15 @@ impl Worker {
             }
             Closing::PublisherLeaving => around.counters.add(Count::ShutdownsLeaving),
         }
+    }
+
+    /// Hold nothing, and be matched no more.
+    pub fn let_go(&mut self, around: &mut Surroundings<'_>) {
+        around.changes.flush();
+        if let Some(slot) = self.slot.take() {
+            around.retire(slot);
+        }
+        self.shown = false;
     }
 
     fn change_slot(&mut self, around: &mut Surroundings<'_>) {
@@ -435,13 +442,5 @@ impl Worker {
             ours[tier].blocks,
             ours[tier].xor,
         ))
-    }
-}
-
-/// The key as the protos write it.
-pub(crate) fn worker_message(key: WorkerKey) -> v1::Worker {
-    v1::Worker {
-        worker_id: key.worker_id,
-        dp_rank: key.dp_rank,
     }
 }
