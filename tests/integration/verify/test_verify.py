@@ -1,14 +1,19 @@
 """`kvatlas verify` against real servers: whole, different, and what cannot be told."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import grpc
 import pytest
 
 from kvatlas_native import CellServer
 from kvatlas_verify.main import command
+from kvatlas_wire import seal_record
 from kvatlas_wire.v1 import events_pb2 as pb
+from kvatlas_wire.v1 import publisher_pb2, publisher_pb2_grpc
 from tests.unit.cell.bench import Bench
 from tests.unit.cell.speaker import Speaker, store
 
@@ -206,6 +211,46 @@ def test_a_replica_that_is_not_ready_cannot_be_compared(
     with replicas(records(), records(), ready=False) as made:
         assert verify(made) == 2
     assert "is not ready" in capsys.readouterr().out
+
+
+class OddPublisher(publisher_pb2_grpc.PublisherServicer):
+    """Speaks for worker 1, and says this of it."""
+
+    def __init__(self, batch: bytes) -> None:
+        self.batch = batch
+
+    def ListWorkers(self, request: Any, context: Any) -> publisher_pb2.ListWorkersResponse:  # noqa: ANN401, N802 - as generated
+        del request, context
+        return publisher_pb2.ListWorkersResponse(workers=[pb.Worker(worker_id=1)])
+
+    def Replay(self, request: Any, context: Any) -> Iterator[publisher_pb2.ReplayResponse]:  # noqa: ANN401, N802 - the same
+        raise NotImplementedError
+
+    def Snapshot(self, request: Any, context: Any) -> Iterator[publisher_pb2.SnapshotResponse]:  # noqa: ANN401, N802 - the same
+        del request, context
+        yield publisher_pb2.SnapshotResponse(records=[seal_record(self.batch)])
+
+
+@pytest.mark.parametrize(
+    ("batch", "says"),
+    [
+        (b"\xff\xff", "its snapshot cannot be read"),
+        (pb.Batch(snapshot={"tier": 9, "parts": 1}).SerializeToString(), "a tier that is none"),  # pyright: ignore[reportArgumentType] - no tier
+    ],
+)
+def test_a_publisher_whose_answer_makes_no_sense_is_named(
+    batch: bytes, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    publisher_pb2_grpc.add_PublisherServicer_to_server(OddPublisher(batch), server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    with replicas(records()) as made:
+        assert verify(made, "--publisher", address) == 2
+    server.stop(None).wait()
+    out = capsys.readouterr().out
+    assert out.startswith(f"could not tell: {address}: ")
+    assert says in out
 
 
 def test_the_help_says_what_the_exit_status_means(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from kvatlas_chassis import HostPort
 from kvatlas_verify.arrow import Row, Unreadable, rows
@@ -181,11 +182,13 @@ class Publisher:
             for message in call:
                 for record in message.records:
                     batch = events.Batch.FromString(open_record(record))
+                    if batch.snapshot.tier not in events.Tier.values():
+                        raise CannotTell(f"{self.name}: its snapshot is of a tier that is none")
                     yield batch.header.epoch, batch.snapshot
         except grpc.RpcError as error:
             if error.code() is not grpc.StatusCode.NOT_FOUND:
                 raise _cannot_tell(self.name, error) from error
-        except FrameError as error:
+        except (FrameError, DecodeError) as error:
             raise CannotTell(f"{self.name}: its snapshot cannot be read: {error}") from error
         finally:
             call.cancel()
