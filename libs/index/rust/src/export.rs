@@ -129,12 +129,13 @@ mod tests {
 
     #[test]
     fn one_pass_says_what_a_pass_per_slot_and_tier_says() {
+        const OWN: u64 = if cfg!(miri) { 20 } else { 300 };
         let index = index();
         let slots: Vec<_> = (0..9).map(|id| slot(&index, id)).collect();
         for (place, &slot) in slots.iter().enumerate() {
-            let from = 100 * place as u64;
-            let shared: Vec<u64> = (0..50).collect();
-            let own: Vec<u64> = (from..from + 300).collect();
+            let from = OWN / 3 * place as u64;
+            let shared: Vec<u64> = (0..OWN / 6).collect();
+            let own: Vec<u64> = (from..from + OWN).collect();
             index.store(slot, Tier::Device, &shared);
             index.store(slot, Tier::ALL[place % 4], &own);
             index.remove(slot, Tier::Device, &own[..7]);
