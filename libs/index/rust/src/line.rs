@@ -5,6 +5,12 @@
 //! and that one from a brief that was empty already: one that loads the brief (`Acquire`), then the key, and finds the set
 //! not empty, has the key that the set belongs to; one that finds it empty may have either key, and neither had a holder then.
 //!
+//! A key that finds its line full goes past it, and is marked there before it is written anywhere else; marks stay for as
+//! long as the generation. So a reader that finds neither key nor mark has ended: when it read the keys, the block was not
+//! on this line, and not beyond it either, or the mark would have been there. Look-ups search for many blocks that nobody
+//! holds, to tell where matches end, and nearly all of those searches end on their first line. And a store that finds no
+//! mark need not read on to know that it may take the emptied slot it has passed.
+//!
 //! `unsafe` here: lines made of zero bytes, and turning a brief into its set. Sound because a line is atomics alone, and a slot is only
 //! borrowed from a table that is protected. Checked by the models, `tests/stress.rs` and `tests/differential.rs`.
 
@@ -17,12 +23,14 @@ use crate::zeroed::Zeroable;
 /// Slots in a cache line, the unit of probing. They get their keys from the first to the last.
 pub(crate) const SLOTS_PER_LINE: usize = 5;
 
-/// A cache line of slots: their keys, then in the same order what they keep of their sets.
+/// A cache line of slots: their keys, then in the same order what they keep of their sets, then who went past.
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct Line {
     keys: [AtomicU64; SLOTS_PER_LINE],
     briefs: [AtomicU32; SLOTS_PER_LINE],
+    /// A bit for each kind of hash ([`kind`]) of which a key found no slot here, and went on to another line.
+    passed: AtomicU32,
 }
 
 #[cfg(not(loom))]
@@ -38,6 +46,7 @@ unsafe impl Zeroable for Line {
     fn end(&mut self) {
         self.keys.iter_mut().for_each(AtomicU64::end);
         self.briefs.iter_mut().for_each(AtomicU32::end);
+        self.passed.end();
     }
 }
 
@@ -51,14 +60,31 @@ impl Line {
         }
     }
 
-    /// What the slot with that key keeps of its set, or else the vacant slot where a search for it ends; none if it goes on.
+    /// What the slot with that key keeps of its set, or "vacant" if a search for it ends here; none if it goes on.
     #[inline(always)]
-    pub fn brief_of(&self, hash: u64) -> Option<u32> {
+    pub fn brief_of(&self, hash: u64, scaled: u64) -> Option<u32> {
         let briefs: [u32; SLOTS_PER_LINE] =
             std::array::from_fn(|at| self.briefs[at].load(Ordering::Acquire));
-        // They are loaded before the keys in any case.
-        let found = marks(|at| briefs[at] == brief::VACANT) | self.with_key(hash);
-        (found != 0).then(|| briefs[found.trailing_zeros() as usize % SLOTS_PER_LINE])
+        // They are loaded before the keys in any case, and before who went past.
+        let found = self.with_key(hash);
+        if found != 0 {
+            return Some(briefs[found.trailing_zeros() as usize % SLOTS_PER_LINE]);
+        }
+        (!self.was_passed(scaled)).then_some(brief::VACANT)
+    }
+
+    /// Whether a key whose hash is of the same kind as that of `scaled` (see [`crate::table::Place`]) went past. If none
+    /// did, neither did this one, and a search for it ends here. Never of a line that has a vacant slot.
+    #[inline(always)]
+    pub fn was_passed(&self, scaled: u64) -> bool {
+        self.passed.load(Ordering::Relaxed) & kind(scaled) != 0
+    }
+
+    /// Writer only: lets a key go past, before it is written anywhere else.
+    #[inline(always)]
+    pub fn let_pass(&self, scaled: u64) {
+        let passed = self.passed.load(Ordering::Relaxed);
+        self.passed.store(passed | kind(scaled), Ordering::Relaxed);
     }
 
     /// Writer only, before the line is announced.
@@ -91,6 +117,12 @@ impl Line {
     pub fn touch(&self) {
         self.briefs[0].store(self.briefs[0].load(Ordering::Relaxed), Ordering::Release);
     }
+}
+
+/// One of 32 kinds of hashes, as a bit: by bits of the place that say neither the home line nor the leap from it.
+#[inline(always)]
+fn kind(scaled: u64) -> u32 {
+    1 << (scaled >> 32 & 31)
 }
 
 /// A bit for each slot of a line, the first in the lowest.

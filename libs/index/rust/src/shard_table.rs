@@ -231,6 +231,13 @@ impl ShardTable {
         }
         if !line.has_vacancy() {
             search.note_spare(line, target.now);
+            let Place { scaled, .. } = target.directory.place(search.hash);
+            if !line.was_passed(scaled) {
+                if search.spare != 0 {
+                    return Step::Spare;
+                }
+                line.let_pass(scaled);
+            }
             search.advance(target.directory);
             return Step::Further;
         }
@@ -313,7 +320,8 @@ impl ShardTable {
                 return Step::Done(self.remove_from(target, search.shard(), entry, slot));
             }
         }
-        if line.has_vacancy() {
+        let Place { scaled, .. } = target.directory.place(search.hash);
+        if !line.was_passed(scaled) {
             return Step::Done(false);
         }
         search.advance(target.directory);

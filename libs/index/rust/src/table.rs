@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! hash ─ Fibonacci multiply ─▶ top bits: shard ──▶ directory entry ──▶ lines of 64 bytes
-//!                              the rest: home line       │             5 keys of 8 bytes │ 5 set words in short, of 4
+//!                              the rest: home line       │             5 keys of 8 bytes │ 5 set words in short, of 4 │ marks
 //!                                                        └ address (48 bit) │ capacity class (16 bit)
 //! ```
 //!
@@ -11,7 +11,8 @@
 //! hash's place on a scale of 0 to 1, so a capacity need not be a power of two, and a copy into another
 //! capacity walks both arrays in order. A line is filled from its first
 //! slot on. Where it is full, the search goes on with the line beside it, which is fetched at little cost, then leaps to
-//! another pair of lines, as far as the hash's lower bits say. So full lines do not gather in runs.
+//! another pair of lines, as far as the hash's lower bits say. So full lines do not gather in runs. Marks on a line say what
+//! kinds of keys have gone past it; nothing else is looked for beyond it ([`crate::line`]).
 //!
 //! `unsafe` here: turning a directory entry into a slice, and a brief into its set. Sound because the entry always names a live
 //! array of the capacity it states, and a retired array is freed only after a grace period that the
@@ -83,15 +84,15 @@ impl<'p> Slots<'p> {
         ((u128::from(scaled) * self.lines.len() as u128) >> 64) as usize
     }
 
-    /// The set of the slot that has the key, or else of the vacant slot where its search ends.
+    /// The set of the slot that has the key; a vacant one's if there is none.
     #[inline]
     pub fn locate(self, hash: u64, scaled: u64, cells: &'p Cells) -> Set<'p> {
         let mut at = self.home(scaled);
         let mut step = 0;
-        // Ends: the writer keeps at least one slot vacant.
+        // Ends: the writer keeps at least one slot vacant, and nothing goes past its line.
         loop {
             let line = &self.lines[at];
-            if let Some(brief) = line.brief_of(hash) {
+            if let Some(brief) = line.brief_of(hash, scaled) {
                 // SAFETY: loaded with `Acquire` from a slot that is protected for `'p`.
                 return unsafe { Set::from_word(cells.word(brief)) };
             }
@@ -141,6 +142,7 @@ impl<'p> Slots<'p> {
                 self.lines[at].fill(keys, key, brief);
                 return;
             }
+            self.lines[at].let_pass(scaled);
             step += 1;
             at = self.after(at, scaled, step);
         }
@@ -323,6 +325,35 @@ mod tests {
         let (leaping, in_line) = (lines_beyond_home(true), lines_beyond_home(false));
         assert!((0.4..0.55).contains(&leaping), "{leaping} lines");
         assert!((0.5..0.8).contains(&in_line), "{in_line} lines");
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "as above")]
+    fn a_search_for_what_is_not_there_seldom_reads_on() {
+        let array = Zeroed::<Line>::new(lines_of_class(class_for(30_000)));
+        let slots = Slots::of(&array);
+        let (mut keyed, count) = (vec![0u8; array.len()], slots.len() * 5 / 6);
+        let place = |number: usize| kvatlas_hashing::sequence_step(1, number as u64);
+        for number in 0..count {
+            slots.fill(&mut keyed, place(number), place(number), 1);
+        }
+        let lines_beyond_home = |scaled, ends: fn(&Line, u64) -> bool| {
+            let (mut at, mut step) = (slots.home(scaled), 0);
+            while !ends(&array.as_slice()[at], scaled) {
+                step += 1;
+                at = slots.after(at, scaled, step);
+            }
+            step
+        };
+        let (mut with_marks, mut without) = (0, 0);
+        for scaled in (count..2 * count).map(place) {
+            with_marks += lines_beyond_home(scaled, |line, scaled| !line.was_passed(scaled));
+            without += lines_beyond_home(scaled, |line, _| line.has_vacancy());
+        }
+        let [with_marks, without] =
+            [with_marks, without].map(|lines| f64::from(lines) / count as f64);
+        assert!((0.03..0.1).contains(&with_marks), "{with_marks} lines");
+        assert!((1.5..2.2).contains(&without), "{without} lines");
     }
 
     proptest! {

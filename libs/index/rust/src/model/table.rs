@@ -1,12 +1,17 @@
 //! The table under readers: keys beside their words, a generation after another, keys replaced in place.
 
-use super::{Arc, Orders, allocated, explore, found, live, remove, settle, small, spawn, store};
+use std::collections::BTreeSet;
+
+use super::{
+    Arc, IndexConfig, Orders, allocated, explore, found, live, remove, settle, small, spawn, store,
+};
 use crate::brief;
 use crate::cells::Cells;
 use crate::index::Index;
-use crate::line::Line;
+use crate::line::{Line, SLOTS_PER_LINE};
+use crate::renewal::most_keys;
 use crate::set::Few;
-use crate::table::Slots;
+use crate::table::{Directory, Slots};
 use crate::zeroed::Zeroed;
 
 #[test]
@@ -55,6 +60,60 @@ fn growth_loses_nothing_and_frees_nothing_too_soon() {
         let _ = index.sweep(4);
         reader.join().unwrap();
         assert_eq!(found(&index, &[1, 2, 3, 4, 5]), [(1, 5)]);
+        settle(&index);
+    });
+}
+
+/// Hashes whose search begins at the first of up to eight lines, each of another kind as `Line::was_passed` tells them apart.
+fn of_the_first_line(count: usize) -> Vec<u64> {
+    let directory = Directory::new(0, Arc::default());
+    let mut kinds = BTreeSet::new();
+    let starts_there = |&hash: &u64| {
+        let scaled = directory.place(hash).scaled;
+        scaled < 1 << 61 && kinds.insert(scaled >> 32 & 31)
+    };
+    (1..).filter(starts_there).take(count).collect()
+}
+
+/// A full line sends readers on to a block that is beyond it, also while another one goes past.
+#[test]
+fn what_went_past_a_line_is_not_forgotten_there() {
+    explore("table::passed", Orders::Preemptions(3), || {
+        let index = Arc::new(Index::new(IndexConfig {
+            shard_bits: 0,
+            initial_slots_per_shard: SLOTS_PER_LINE + 1,
+        }));
+        let hashes = of_the_first_line(SLOTS_PER_LINE + 3);
+        let (line, beyond) = hashes.split_at(SLOTS_PER_LINE);
+        let one = live(&index, 1, line);
+        store(&index, one, &beyond[..1]);
+        let reader = sees(&index, beyond[0]);
+        store(&index, one, &beyond[1..2]);
+        reader.join().unwrap();
+        assert_eq!(index.events().growths, 0, "it was about one table");
+        assert_eq!(found(&index, &beyond[..2]), [(1, 2)]);
+        // Nothing says that this one ever went past.
+        assert_eq!(found(&index, &beyond[2..]), []);
+        settle(&index);
+    });
+}
+
+/// The same of the lines of a new generation.
+#[test]
+fn what_a_copy_lets_past_a_line_is_found() {
+    explore("table::passed_in_copy", Orders::Preemptions(2), || {
+        let index = Arc::new(Index::new(IndexConfig {
+            shard_bits: 0,
+            initial_slots_per_shard: SLOTS_PER_LINE + 1,
+        }));
+        let hashes = of_the_first_line(most_keys(2 * SLOTS_PER_LINE) + 1);
+        let (last, first) = hashes.split_last().unwrap();
+        let one = live(&index, 1, first);
+        let reader = sees(&index, hashes[SLOTS_PER_LINE]);
+        store(&index, one, &[*last]);
+        assert_eq!(index.events().growths, 1);
+        reader.join().unwrap();
+        assert_eq!(found(&index, &hashes), [(1, hashes.len() as u32)]);
         settle(&index);
     });
 }
