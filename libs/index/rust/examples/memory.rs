@@ -1,5 +1,6 @@
 //! Prints what memory alone costs whoever reads and writes random lines of large pages, some tens of them in flight: with
-//! next to no work between two lines, and with about as much as a store computes.
+//! next to no work between two lines, and with about as much as a store computes. And what it costs to read lines of which
+//! each names the next one, as a look-up must that goes on from what it has found.
 //!
 //! `cargo run --release -p kvatlas-index --example memory`. What the index can come close to, and no closer.
 //!
@@ -21,7 +22,7 @@ fn mix(state: u64) -> u64 {
 
 fn main() {
     println!("a random line read and written, {LINES_AHEAD} asked for ahead; ns a line");
-    println!("  MiB   no work   with work   first touch, GB/s");
+    println!("  MiB   no work   with work   one by one   first touch, GB/s");
     for mib in [1, 128, 480] {
         let (mut words, touched) = large_pages(mib << 20);
         let mut fastest = |work| {
@@ -29,7 +30,8 @@ fn main() {
             rounds.fold(f64::MAX, f64::min)
         };
         let (idle, busy) = (fastest(0), fastest(24));
-        println!("  {mib:3} {idle:9.1} {busy:11.1} {touched:19.2}");
+        let alone = (0..3).map(|_| one_by_one(&words)).fold(f64::MAX, f64::min);
+        println!("  {mib:3} {idle:9.1} {busy:11.1} {alone:12.1} {touched:19.2}");
     }
 }
 
@@ -79,5 +81,19 @@ fn random_lines(words: &mut [u64], work: u32, round: u64) -> f64 {
             _mm_prefetch::<_MM_HINT_T0>((&raw const words[ahead[place]]).cast());
         }
     }
+    begun.elapsed().as_nanos() as f64 / COUNT as f64
+}
+
+/// Nanoseconds a line where what a line says is part of where the next one is.
+fn one_by_one(words: &[u64]) -> f64 {
+    const COUNT: u64 = 1_000_000;
+    let lines = (words.len() / WORDS_PER_LINE) as u128;
+    let begun = Instant::now();
+    let mut said = 0;
+    for n in 0..COUNT {
+        let scaled = (u128::from(mix(n ^ said << 40)) * lines) >> 64;
+        said = words[scaled as usize * WORDS_PER_LINE];
+    }
+    black_box(said);
     begun.elapsed().as_nanos() as f64 / COUNT as f64
 }

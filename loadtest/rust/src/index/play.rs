@@ -163,6 +163,8 @@ impl Trial<'_> {
     fn issue(&self) -> Played {
         let _over = OverAtEnd(&self.issued);
         let mut played = Played::default();
+        let [lookups, ..] = self.stream.totals().records;
+        played.deepest.reserve(lookups as usize);
         let mut scratch = Scratch::default();
         let records = self.records();
         self.ready.wait();
@@ -188,6 +190,7 @@ impl Trial<'_> {
                     self.target.find(&mut scratch, chunks);
                     now_ns = self.clock.ns() - start_ns;
                     played.lookup.add_ns(now_ns - before_ns);
+                    played.deepest.extend(self.target.deepest(&scratch));
                 }
                 _ if self.plan.queued => self.target.apply(&mut scratch, &[record]),
                 _ => self.issued.set(number + 1),
@@ -318,6 +321,23 @@ mod tests {
                     "{}",
                     design.name
                 );
+            }
+        }
+    }
+
+    #[test]
+    fn the_deepest_match_is_told_of_every_answer() {
+        let stream = stream();
+        let target = make(&named("flat index").unwrap(), &PLAIN, 7).unwrap();
+        let played = play(&stream, &*target, &AT_ONCE);
+        assert_eq!(played.deepest.len() as u64, played.lookup.total());
+        let mut scratch = Scratch::default();
+        for record in stream.records() {
+            if let Op::Query(chunks) = record.op {
+                target.find(&mut scratch, chunks);
+                let found = target.found(&scratch);
+                let deepest = found.iter().map(|&(_, depth)| depth).max();
+                assert_eq!(target.deepest(&scratch), Some(deepest.unwrap_or(0)));
             }
         }
     }

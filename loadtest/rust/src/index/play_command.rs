@@ -33,10 +33,11 @@ flat index only:
   --exact             verify every depth
 
 counted is whether it kept up: all issued within 1.01 windows and applied within 1.10. lookup_us is from
-call to return, apply_ms from an event's time until it was applied (null where the design queues events
-for threads of its own), even_p99 what its p99 would be if every block took the average time:
-what the stream's bursts alone make of it. late_us is how late records were issued. write_ns is processor time of the
-applying threads per block stored or removed. The exit status is 1 if --verify finds a difference.";
+call to return, deepest_blocks the deepest match of an answer (null but for the flat index). apply_ms is from an
+event's time until it was applied (null where the design queues events for threads of its own), even_p99 what its p99
+would be if every block took the average time: what the stream's bursts alone make of it. late_us is how late records
+were issued. write_ns is processor time of the applying threads per block stored or removed. The exit status is 1 if
+--verify finds a difference.";
 
 /// The designs, as a JSON list.
 ///
@@ -154,6 +155,9 @@ fn report(design: &Design, stream: &OpStream, plan: &Plan, played: &Played, byte
     let per_ms = |apply: &Latencies, share| apply.quantile_us(share) / 1e3;
     let apply = (played.apply.total() > 0).then_some(&played.apply);
     let (lookup, late) = (&played.lookup, &played.late);
+    let mut deepest = played.deepest.clone();
+    deepest.sort_unstable();
+    let deepest = |share: f64| deepest.get((deepest.len() as f64 * share) as usize);
     json!({
         "design": design.name,
         "window_ms": plan.window_ms,
@@ -169,6 +173,7 @@ fn report(design: &Design, stream: &OpStream, plan: &Plan, played: &Played, byte
             "p999": lookup.quantile_us(0.999),
             "max": lookup.max_us(),
         },
+        "deepest_blocks": {"p50": deepest(0.5), "p99": deepest(0.99)},
         "apply_ms": {
             "p50": apply.map(|apply| per_ms(apply, 0.5)),
             "p99": apply.map(|apply| per_ms(apply, 0.99)),

@@ -16,6 +16,8 @@ pub struct Played {
     pub block_ops: u64,
     /// Of look-ups: from call to return.
     pub lookup: Latencies,
+    /// Of look-ups: blocks of the deepest match, where the design tells them.
+    pub deepest: Vec<u32>,
     /// Of records: how long after their time they were issued.
     pub late: Latencies,
     /// Of events: from their time until they were applied; empty for a design with writers of its own.

@@ -54,6 +54,11 @@ pub trait Target: Sync {
     }
     /// What was found last, as (worker, depth), sorted.
     fn found(&self, scratch: &Scratch) -> Vec<(u32, u32)>;
+    /// Blocks of the deepest match that was found last, 0 if there was none; not told by an index whose answers are in
+    /// another order.
+    fn deepest(&self, _: &Scratch) -> Option<u32> {
+        None
+    }
     /// Returns when all is applied, and what was put off is done.
     fn settle(&self);
     /// Bytes in use by its own account, if it takes memory past the allocator.
@@ -215,6 +220,16 @@ impl Target for Flat {
         };
         found.sort_unstable();
         found
+    }
+
+    #[inline]
+    fn deepest(&self, scratch: &Scratch) -> Option<u32> {
+        let depths = if self.pairs {
+            &scratch.pairs.depths
+        } else {
+            &scratch.matches.depths
+        };
+        Some(depths.first().copied().unwrap_or(0))
     }
 
     fn settle(&self) {

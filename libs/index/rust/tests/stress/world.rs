@@ -11,12 +11,13 @@ use kvatlas_index::{Index, IndexConfig, SlotId, Tier, WorkerKey};
 
 use crate::promise::{Promise, Range};
 
-pub const BLOCKS: usize = 90;
+/// Miri takes some thousand times as long for each.
+pub const BLOCKS: usize = if cfg!(miri) { 14 } else { 90 };
 pub const CROWD: u64 = 80;
-pub const TOGGLED_BLOCKS: usize = 12;
+pub const TOGGLED_BLOCKS: usize = if cfg!(miri) { 4 } else { 12 };
 /// Workers on the ladder, and blocks from one rung to the next; each rung has four workers.
 const LADDER_WORKERS: u64 = 24;
-const RUNG: usize = 10;
+const RUNG: usize = if cfg!(miri) { 2 } else { 10 };
 /// How deep those who pass by hold the ladder's prompt: as deep as those of one rung.
 pub const PASSING_ON_LADDER: usize = 4 * RUNG;
 

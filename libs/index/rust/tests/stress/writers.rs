@@ -129,11 +129,13 @@ pub fn come_and_go(world: &World, members: &[SlotId], random: &mut Random, laps:
 /// Two prompts with three holders each: three more join the one and leave it, then the other. So the
 /// memory of one prompt's bitmaps becomes the other's, whose holders are all different.
 pub fn toggle(world: &World) {
+    const ROUNDS: usize = if cfg!(miri) { 10 } else { 20_000 };
+    const REUSES: u64 = if cfg!(miri) { 0 } else { 200 };
     let firsts = [TOGGLED, TOGGLED + 10];
     let members = firsts.map(|first| [3, 4, 5].map(|n| world.slot(first + n)));
     let prompts = firsts.map(|first| prompt(first)[..TOGGLED_BLOCKS].to_vec());
     for round in 0..100_000 {
-        if round > 20_000 && world.index.events().bitmap_reuses > 200 {
+        if round > ROUNDS && world.index.events().bitmap_reuses > REUSES {
             return;
         }
         for (members, hashes) in members.iter().zip(&prompts) {
