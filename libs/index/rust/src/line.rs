@@ -107,7 +107,7 @@ impl Line {
         marks(|at| brief::takes_key(self.briefs[at].load(Ordering::Relaxed), now))
     }
 
-    /// Whether a search ends here, because a key that is further on would have taken a slot of this line.
+    /// Whether it has a slot that was never used, so that no key ever went past.
     #[inline(always)]
     pub fn has_vacancy(&self) -> bool {
         self.briefs[SLOTS_PER_LINE - 1].load(Ordering::Relaxed) == brief::VACANT
