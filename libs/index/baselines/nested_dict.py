@@ -29,14 +29,14 @@ Record = tuple[int, int, int | None, tuple[int, ...]]
 
 
 def sequence_step(parent: int | None, chunk: int) -> int:
-    """Sequence hash of the block `chunk` that follows `parent`, or begins a prompt."""
+    """Return the sequence hash of the block `chunk` that follows `parent`, or begins a prompt."""
     if parent is None:
         return chunk
     return xxh3_64_intdigest(PAIR.pack(parent, chunk), SEED)
 
 
 class NestedDict:
-    """One dictionary per worker. The calls mean what the trait `PrefixIndex` says."""
+    """One dictionary per worker, with the calls of the trait `PrefixIndex`."""
 
     def __init__(self, *, verified: bool) -> None:
         self._verified = verified
@@ -44,7 +44,7 @@ class NestedDict:
         self._chunk_of: dict[int, dict[int, int]] = {}
 
     def store(self, worker: int, parent: int | None, chunks: Sequence[int]) -> None:
-        """Adds the blocks that follow `parent`."""
+        """Add blocks that follow `parent`."""
         sequences = self._workers.setdefault(worker, {})
         chunk_of = self._chunk_of.setdefault(worker, {})
         for chunk in chunks:
@@ -53,7 +53,7 @@ class NestedDict:
             chunk_of[parent] = chunk
 
     def remove(self, worker: int, hashes: Sequence[int]) -> None:
-        """Takes out the blocks of these sequence hashes, as far as the worker has them."""
+        """Remove the blocks of these sequence hashes, as far as the worker has them."""
         sequences = self._workers.get(worker, {})
         chunk_of = self._chunk_of.get(worker, {})
         for sequence_hash in hashes:
@@ -65,12 +65,12 @@ class NestedDict:
                 del sequences[chunk]
 
     def clear(self, worker: int) -> None:
-        """Forgets all that the worker has."""
+        """Remove all blocks of the worker."""
         self._workers.pop(worker, None)
         self._chunk_of.pop(worker, None)
 
     def find(self, chunks: Sequence[int]) -> dict[int, int]:
-        """Worker → how many leading blocks of the prompt it has, if any."""
+        """Map each worker that has any to the number of leading blocks of the prompt that it has."""
         hashes: list[int] = []
         found: dict[int, int] = {}
         for worker, sequences in self._workers.items():
@@ -91,7 +91,7 @@ class NestedDict:
 
 
 def records(data: bytes) -> Iterator[Record]:
-    """Kind, worker, parent and hashes of each record of an operation stream of version 1."""
+    """Yield kind, worker, parent and hashes of each record of an operation stream of version 1."""
     magic, version, size, *_ = HEADER.unpack_from(data)
     if (magic, version, size) != (MAGIC, 1, HEADER.size):
         message = f"no operation stream of version 1: {magic!r}, version {version}, header {size}"
@@ -105,7 +105,7 @@ def records(data: bytes) -> Iterator[Record]:
 
 
 def play(index: NestedDict, data: bytes) -> str:
-    """Plays a stream; a line with ns per block stored and removed, and look-ups' p50 and p99 in µs."""
+    """Play a stream; return a line with ns per block stored and removed, and the p50 and p99 of look-ups in µs."""
     spent, blocks = [0, 0, 0], [0, 0, 0]
     finds: list[int] = []
     for kind, worker, parent, hashes in records(data):

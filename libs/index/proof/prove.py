@@ -1,9 +1,9 @@
-"""The long proof of the index's concurrency, and the short one that every test run includes.
+"""Check the concurrency of the index: a short form for every test run, and a long one.
 
-The short form runs the models (`src/model/`) under loom. The long form runs them with one preemption more, shows with
-each entry of `mutations.toml` that they can fail, runs the stress test under the address and thread sanitizers and for
-long with a new seed, and under Miri where that is installed. A stage that cannot run here says so and why; every other one
-must pass.
+The short form runs the models (`src/model/`) under loom. The long form runs them with one preemption more, shows with each
+entry of `mutations.toml` that they can fail, runs the stress test under the address and thread sanitizers and for long with a
+new seed, runs under Miri where that is installed, and runs all tests without each optimization. A stage that cannot run on
+this machine says why; every other one must pass.
 """
 
 # ruff: noqa: INP001, S603, T201 -- a script of one file, which starts the tools it names and reports by printing
@@ -25,18 +25,18 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[3]
 INDEX = Path("libs/index/rust")
-MEMBERS = ["libs/hashing/rust", "libs/pages/rust", "libs/index/rust"]
+MEMBERS = ["libs/types/rust", "libs/hashing/rust", "libs/pages/rust", "libs/index/rust"]
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")) / "proof"
 TRIPLE = "x86_64-unknown-linux-gnu"
 STRESS_LAPS = 1000
 SANITIZER_LAPS = 100
-# A model that a mutation sends round in circles counts as one that did not notice it.
+# A model that does not end because of a mutation counts as one that did not notice it.
 MUTATED_SECONDS_MAX = 600
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """One break: where, what is replaced by what, and the models that must notice."""
+    """One break: file, text, replacement, and the models that must notice."""
 
     name: str
     why: str
@@ -48,20 +48,20 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a command printed, on both streams, and whether it succeeded."""
+    """Result of a command: whether it succeeded, and what it printed on both streams."""
 
     passed: bool
     text: str
 
 
 class ProofError(Exception):
-    """A stage did not show what it should."""
+    """A stage failed."""
 
 
 def run(
     command: list[str], where: Path, environment: dict[str, str], seconds: float | None = None
 ) -> Outcome:
-    """Run a command with additions to the environment; one that takes too long has failed."""
+    """Run a command with additions to the environment; a timeout counts as a failure."""
     try:
         done = subprocess.run(
             command,
@@ -83,7 +83,7 @@ def models(root: Path, which: str = "model::", *, deeper: int = 0, build: bool =
     command = ["cargo", "test", "-j2", "-p", "kvatlas-index", "--lib"]
     arguments = ["--no-run"] if build else [which, "--", "--nocapture"]
     environment = {
-        # Apart, or cargo could take what was built from a mutated copy for what the repository has.
+        # Separate, or cargo could take the build of a mutated copy for that of the repository.
         "CARGO_TARGET_DIR": str(TARGET / ("loom" if root == REPOSITORY else "mutated")),
         "RUSTFLAGS": "--cfg loom",
         "KVATLAS_MODEL_MORE": str(deeper),
@@ -94,7 +94,7 @@ def models(root: Path, which: str = "model::", *, deeper: int = 0, build: bool =
 
 
 def prove_models(deeper: int) -> None:
-    """Every model passes, in as many orders as it says."""
+    """Run every model and print how many orders it took."""
     outcome = models(REPOSITORY, deeper=deeper)
     found = re.findall(r"model (\S+): (\d+) runs, (.*)", outcome.text)
     if not outcome.passed or not found:
@@ -105,7 +105,7 @@ def prove_models(deeper: int) -> None:
 
 @contextmanager
 def copied() -> Generator[Path]:
-    """Give a copy of the crate and what it needs, in a workspace of its own."""
+    """Yield a copy of the crate and its dependencies, in a workspace of its own."""
     with tempfile.TemporaryDirectory(prefix="kvatlas-proof-") as name:
         root = Path(name)
         workspace = (REPOSITORY / "Cargo.toml").read_text()
@@ -127,7 +127,7 @@ def copied() -> Generator[Path]:
 
 
 def mutated(text: str, mutation: Mutation) -> str:
-    """Replace what is to be replaced, which must be there exactly once."""
+    """Replace the text of a mutation, which must occur exactly once."""
     if text.count(mutation.find) != 1:
         raise ProofError(
             f"{mutation.file} has {text.count(mutation.find)} places like this, not one, so"
@@ -137,7 +137,7 @@ def mutated(text: str, mutation: Mutation) -> str:
 
 
 def unnoticed(root: Path, mutation: Mutation) -> bool:
-    """Try one mutation; true if every model passes all the same."""
+    """Try one mutation; return whether every model passes all the same."""
     file = root / INDEX / "src" / mutation.file
     original = file.read_text()
     file.write_text(mutated(original, mutation))
@@ -150,21 +150,21 @@ def unnoticed(root: Path, mutation: Mutation) -> bool:
             raise ProofError(f"{mutation.name!r} names no model: {mutation.models}")
         noticed = not outcome.passed and "panicked at" in outcome.text
         reason = re.search(r"panicked at .*\n(.*)", outcome.text)
-        said = f"noticed: {reason.group(1)}" if noticed and reason else "NOT NOTICED"
-        print(f"  {mutation.name:<52} {said}", flush=True)
+        verdict = f"noticed: {reason.group(1)}" if noticed and reason else "NOT NOTICED"
+        print(f"  {mutation.name:<52} {verdict}", flush=True)
         return not noticed
     finally:
         file.write_text(original)
 
 
 def mutations(only: str) -> list[Mutation]:
-    """Those whose names contain `only`."""
+    """Return the mutations whose names contain `only`."""
     listed = tomllib.loads((Path(__file__).parent / "mutations.toml").read_text())["mutation"]
     return [Mutation(**entry) for entry in listed if only in entry["name"]]
 
 
 def prove_quotes() -> None:
-    """Every line that a mutation replaces is there: told at once, not after hours of models."""
+    """Check that the text of every mutation occurs, before hours of models."""
     source = REPOSITORY / INDEX / "src"
     stale: list[str] = []
     for mutation in mutations(""):
@@ -177,7 +177,7 @@ def prove_quotes() -> None:
 
 
 def prove_mutations(only: str) -> None:
-    """Each mutation makes one of its models fail."""
+    """Check that each mutation makes one of its models fail."""
     chosen = mutations(only)
     with copied() as root:
         missed = [mutation.name for mutation in chosen if unnoticed(root, mutation)]
@@ -204,7 +204,7 @@ def stress(name: str, flags: str, laps: int, toolchain: list[str]) -> None:
 
 
 def has_nightly() -> bool:
-    """Whether there is a compiler that knows sanitizers, for this platform."""
+    """Return whether a compiler with sanitizers is installed for this platform."""
     if shutil.which("rustup") is None:
         return False
     listed = run(["rustup", "toolchain", "list"], REPOSITORY, {})
@@ -212,7 +212,7 @@ def has_nightly() -> bool:
 
 
 def prove_address_sanity() -> None:
-    """No access to freed memory under the address sanitizer."""
+    """Run the stress test under the address sanitizer."""
     if not has_nightly():
         print(f"  left out: it needs the nightly toolchain for {TRIPLE}")
         return
@@ -220,7 +220,7 @@ def prove_address_sanity() -> None:
 
 
 def prove_no_races() -> None:
-    """No data race under the thread sanitizer."""
+    """Run the stress test under the thread sanitizer."""
     if not has_nightly():
         print(f"  left out: it needs the nightly toolchain for {TRIPLE}")
         return
@@ -229,12 +229,23 @@ def prove_no_races() -> None:
 
 
 def prove_long_stress() -> None:
-    """A long run without any instrument."""
+    """Run the stress test for long, without a sanitizer."""
     stress("stress", "", STRESS_LAPS, [])
 
 
+def prove_switches() -> None:
+    """Check that the tests pass without each optimization of the ledger, one at a time."""
+    manifest = tomllib.loads((REPOSITORY / INDEX / "Cargo.toml").read_text())
+    for feature in manifest["features"]:
+        command = ["cargo", "test", "-j2", "-p", "kvatlas-index", "--features", feature]
+        outcome = run(command, REPOSITORY, {"CARGO_TARGET_DIR": str(TARGET / "switches")})
+        if not outcome.passed:
+            raise ProofError(f"{feature}:\n{outcome.text}")
+        print(f"  {feature}: passed", flush=True)
+
+
 def prove_miri() -> None:
-    """The unit tests and a tiny stress run under Miri."""
+    """Run the unit tests and a tiny stress test under Miri."""
     if (
         not has_nightly()
         or not run(["cargo", "+nightly", "miri", "--version"], REPOSITORY, {}).passed
@@ -245,7 +256,7 @@ def prove_miri() -> None:
         return
     environment = {
         "CARGO_TARGET_DIR": str(TARGET / "miri"),
-        # Property tests look for the failures that they keep in files.
+        # Property tests read files of earlier failures.
         "MIRIFLAGS": "-Zmiri-permissive-provenance -Zmiri-disable-isolation",
         "PROPTEST_CASES": "2",
     }
@@ -267,7 +278,7 @@ def prove_miri() -> None:
 
 
 def main() -> int:
-    """Run the stages; 0 if each shows what it should."""
+    """Run the stages; return 0 if each passes."""
     parser = argparse.ArgumentParser(description=__doc__)
     stages = {
         "quotes": prove_quotes,
@@ -277,10 +288,13 @@ def main() -> int:
         "thread sanitizer": prove_no_races,
         "long stress run": prove_long_stress,
         "Miri": prove_miri,
+        "switches": prove_switches,
     }
-    parser.add_argument("--short", action="store_true", help="only the models, as in CI")
-    parser.add_argument("--mutations", metavar="WORD", help="only the mutations so named")
-    parser.add_argument("--only", nargs="+", choices=list(stages), help="only these stages")
+    parser.add_argument("--short", action="store_true", help="run only the models, as in CI")
+    parser.add_argument(
+        "--mutations", metavar="WORD", help="run only the mutations whose names contain WORD"
+    )
+    parser.add_argument("--only", nargs="+", choices=list(stages), help="run only these stages")
     chosen = parser.parse_args()
     wanted = list(stages)
     if chosen.only:

@@ -1,11 +1,10 @@
-//! Plays one operation stream on every design and prints what each paid.
+//! Plays one operation stream on every design and prints the cost of each.
 //!
-//! `cargo run --release -p kvatlas-baselines --example compare [-- STREAM [DESIGN…]]`. Without a file it
-//! makes a small stream, with `large` in its place one of 1,000 workers whose blocks are beyond any
-//! cache, in the proportions of the published streams (48 blocks asked for and 30 stored per prompt). One thread plays the records in order; a design that queues its writes is
-//! waited for after each, so its figures hold the way to its thread and back. The flat index appears as
-//! the adapter of the common trait, which copies its answers. Times say what a block costs on this
-//! machine next to the others; throughput under load is the index benchmark's business.
+//! `cargo run --release -p kvatlas-baselines --example compare [-- STREAM [DESIGN…]]`. Without a file it makes a small stream.
+//! With `large` instead of a file it makes one of 1,000 workers that exceeds any cache, in the proportions of the published
+//! streams (48 blocks queried and 30 stored per prompt). One thread plays the records in order. After each write it waits for a
+//! design that queues writes, so that design's figures contain the round trip to its thread. The flat index is used through the
+//! adapter of the common trait, which copies its answers. For throughput under load see the index benchmark.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -15,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use kvatlas_baselines::Answer;
 use kvatlas_baselines::catalogue::{DESIGNS, Design};
-use kvatlas_baselines::counting::Counting;
-use kvatlas_baselines::opstream::{Op, OpStream, StreamError};
-use kvatlas_baselines::synthetic::{Plan, synthesize};
+use kvatlas_baselines::counting_allocator::CountingAllocator;
+use kvatlas_baselines::stream::synthetic::{Plan, synthesize};
+use kvatlas_baselines::stream::{Op, OpStream, StreamError};
 
 #[global_allocator]
-static COUNTING: Counting = Counting::new();
+static COUNTING: CountingAllocator = CountingAllocator::new();
 
 #[derive(Default)]
 struct Paid {
@@ -151,7 +150,7 @@ fn main() -> ExitCode {
     );
     let chosen = |design: &&Design| wanted.is_empty() || wanted.iter().any(|w| w == design.name);
     for design in DESIGNS.iter().filter(chosen) {
-        // Without a way from a sequence hash to its chunk, its removals visit the whole index.
+        // Without a map from sequence hash to chunk hash, its removals visit the whole index.
         if wanted.is_empty() && design.name == "inverted index, unverified" {
             println!(
                 "{:<31}    left out: removals visit the whole index",

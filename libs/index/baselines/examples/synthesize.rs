@@ -1,4 +1,4 @@
-//! Writes a made-up operation stream to a file, for players in other languages and other projects.
+//! Writes a synthetic operation stream to a file, for players in other languages and projects.
 //!
 //! `cargo run --release -p kvatlas-baselines --example synthesize -- FILE [large]`
 
@@ -6,8 +6,8 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::process::ExitCode;
 
-use kvatlas_baselines::opstream::StreamError;
-use kvatlas_baselines::synthetic::{Plan, synthesize};
+use kvatlas_baselines::stream::StreamError;
+use kvatlas_baselines::stream::synthetic::{Plan, synthesize};
 
 fn write(path: &str, plan: &Plan) -> Result<(), StreamError> {
     let stream = synthesize(plan)?;

@@ -1,18 +1,18 @@
-//! Every design by name, so that suites and benchmarks leave none out.
+//! All designs by name, so that suites and benchmarks leave none out.
 
 use kvatlas_index::IndexConfig;
 
-use crate::actor::Actor;
-use crate::concurrent_radix::ConcurrentRadix;
 use crate::design::{Matching, PrefixIndex};
-use crate::exclusive::Locked;
-use crate::flat::Flat;
-use crate::host_bitmaps::HostBitmaps;
-use crate::inverted::InvertedIndex;
-use crate::nested_dict::NestedDict;
-use crate::positional::Positional;
-use crate::radix::RadixTree;
-use crate::sticky::{Inline, Sticky};
+use crate::designs::concurrent_radix::ConcurrentRadix;
+use crate::designs::flat::Flat;
+use crate::designs::host_bitmaps::HostBitmaps;
+use crate::designs::inverted::InvertedIndex;
+use crate::designs::nested_dict::NestedDict;
+use crate::designs::positional::Positional;
+use crate::designs::radix::RadixTree;
+use crate::sharing::actor::Actor;
+use crate::sharing::locked::Locked;
+use crate::sharing::sticky::{Inline, Sticky};
 
 /// Positions that the positional index skips, as in the published comparison.
 pub const JUMP: usize = 8;
@@ -23,13 +23,13 @@ pub const WRITERS: usize = 2;
 /// One design.
 #[derive(Clone, Copy)]
 pub struct Design {
-    /// Its name in tables.
+    /// Name in tables.
     pub name: &'static str,
-    /// An empty index of it.
+    /// Makes an empty index.
     pub make: fn() -> Box<dyn PrefixIndex>,
-    /// Whether its answers are exact; if not, it is the form that was published as such.
+    /// Whether its answers are exact; if not, it is in the form in which it was published.
     pub exact: bool,
-    /// Whether writes go to another thread and are waited for by `settle` only.
+    /// Whether writes go to another thread, and only `settle` waits for them.
     pub queued: bool,
 }
 

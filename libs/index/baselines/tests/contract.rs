@@ -1,7 +1,7 @@
-//! One contract, run on every design. Each case is a sentence of it.
+//! One contract suite, run on every design. Each case is a sentence of it.
 //!
-//! The designs that are inexact as published run the same cases: their prompts have no chunk in common
-//! but at the same place below the same prefix, where those designs are right too.
+//! The designs that are inexact as published run the same cases: these prompts share chunks only at the same place below the same
+//! prefix, where those designs are right too.
 
 mod common;
 
@@ -51,7 +51,7 @@ fn an_empty_index_and_an_empty_prompt_match_nobody() {
 }
 
 #[test]
-fn everyone_is_found_at_the_depth_that_they_hold() {
+fn every_worker_is_found_at_the_depth_that_it_holds() {
     let mut fleet = all();
     let long = prompt(0, 0, 40, 40);
     for worker in 0..40 {
@@ -65,7 +65,7 @@ fn everyone_is_found_at_the_depth_that_they_hold() {
 }
 
 #[test]
-fn prompts_longer_than_anything_stored_match_what_is() {
+fn prompts_longer_than_anything_stored_match_the_stored_blocks() {
     let mut fleet = all();
     fleet.store(3, &prompt(0, 0, 5, 5), 0, 5);
     fleet.compare(&prompt(0, 1, 5, 4000));
@@ -118,7 +118,7 @@ fn storing_again_and_removing_again_change_nothing() {
 }
 
 #[test]
-fn removing_what_was_never_stored_does_nothing() {
+fn removing_blocks_that_were_never_stored_does_nothing() {
     let mut fleet = all();
     let long = prompt(0, 0, 9, 9);
     fleet.store(1, &long, 0, 9);
@@ -147,7 +147,7 @@ fn a_cleared_worker_is_gone_and_may_come_back() {
 }
 
 #[test]
-fn a_fleet_of_more_workers_than_a_bitmap_has_bits_is_told_apart() {
+fn workers_beyond_the_bits_of_a_bitmap_are_kept_apart() {
     let mut fleet = all();
     for worker in 0..600 {
         let own = prompt(0, u64::from(worker / 50), 3, 8);
@@ -168,7 +168,7 @@ fn a_fleet_of_more_workers_than_a_bitmap_has_bits_is_told_apart() {
 }
 
 #[test]
-fn a_store_below_an_unknown_parent_hurts_nobody() {
+fn a_store_below_an_unknown_parent_does_not_change_other_answers() {
     each(|design, index| {
         let long = prompt(0, 0, 6, 6);
         let stranger = prompt(1, 1, 6, 6);
@@ -197,10 +197,9 @@ fn a_hash_of_zero_is_a_hash_like_any_other() {
     fleet.compare(&[0, 5, 7]);
 }
 
-/// Writers and look-ups at the same time: no answer names a worker twice or too deep, and when all is
-/// settled every answer is right.
+/// Writers and look-ups at the same time: no answer names a worker twice or too deep, and after `settle` every answer is right.
 #[test]
-fn lookups_beside_writes_stay_sane_and_end_right() {
+fn look_ups_beside_writes_stay_possible_and_end_right() {
     const WRITERS: u32 = 2;
     const ROUNDS: usize = 60;
     each(|design, index| {
@@ -220,11 +219,11 @@ fn lookups_beside_writes_stay_sane_and_end_right() {
                         if round % 7 == 6 {
                             index.clear(worker);
                         } else {
-                            // Tails first, down to a few blocks; heads are shared with other prompts.
+                            // Tails first, down to a few blocks; the first blocks are shared with other prompts.
                             index.remove(worker, &hashes[..24 - prompts.len()]);
                         }
                     }
-                    // Everyone ends with the first blocks of the first prompt.
+                    // Every worker ends with the first blocks of the first prompt.
                     for place in 0..5 {
                         let worker = writer + WRITERS * place;
                         index.clear(worker);

@@ -1,8 +1,7 @@
 //! Every exact design against the definition, over random prefix-closed histories, with shrinking.
 //!
-//! Prompts are drawn from few chunk hashes, so that equal chunks follow different prefixes, paths of a
-//! tree split and join, and one position has several sequences. A history ends with everything removed,
-//! after which no design may still name anyone.
+//! Prompts consist of few chunk hashes, so that equal chunks follow different prefixes, paths of a tree split and join, and one
+//! position has several sequences. A history ends with everything removed; then no design may name a worker.
 
 mod common;
 
@@ -17,7 +16,7 @@ const DEPTH: usize = 30;
 /// One step, in small numbers, so that shrinking makes them smaller.
 #[derive(Clone, Debug)]
 enum Op {
-    /// Stores up to `to` from as far back as `from`, both cut to what is possible.
+    /// Stores blocks up to `to`, beginning at `from` or before, as far as that is possible.
     Store {
         worker: u32,
         prompt: usize,
@@ -59,7 +58,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 0..80)
 }
 
-/// Prompts over three chunk hashes that share heads: each goes along an earlier one for a while.
+/// Prompts over three chunk hashes: each shares a prefix with an earlier one.
 fn prompts() -> impl Strategy<Value = Vec<Vec<u64>>> {
     let one = (
         any::<prop::sample::Index>(),

@@ -1,5 +1,4 @@
-//! Where a design is inexact as published: the false match it gives, and that verified forms and the
-//! flat index give none on the same history.
+//! The false match of each design that is inexact as published. Verified forms and the flat index give none on the same history.
 
 use kvatlas_baselines::catalogue::{DESIGNS, named};
 use kvatlas_baselines::{Answer, Match, PrefixIndex};
@@ -16,14 +15,14 @@ fn found(index: &dyn PrefixIndex, chunks: &[u64]) -> Vec<Match> {
     answer.matches
 }
 
-/// Worker 0 holds our first block, worker 1 all of the other prompt.
+/// Worker 0 holds the first block of the prompt, worker 1 all of the other prompt.
 fn one_holder_each(index: &dyn PrefixIndex) -> Vec<Match> {
     index.store(0, None, &OURS[..1]);
     index.store(1, None, &THEIRS);
     found(index, &OURS)
 }
 
-/// Worker 0 holds our first block, and all of the other prompt.
+/// Worker 0 holds the first block of the prompt, and all of the other prompt.
 fn one_holder_of_both(index: &dyn PrefixIndex) -> Vec<Match> {
     index.store(0, None, &OURS[..1]);
     index.store(0, None, &THEIRS);
@@ -44,7 +43,7 @@ const FALSE_ANSWER: [Match; 1] = [Match {
 }];
 
 #[test]
-fn an_unverified_single_entry_promises_blocks_that_another_worker_holds() {
+fn an_unverified_single_entry_reports_blocks_that_another_worker_holds() {
     let index = design("positional, jump 8, unverified");
     assert_eq!(one_holder_each(&*index), FALSE_ANSWER);
 }
@@ -62,7 +61,7 @@ fn an_unverified_inverted_index_takes_the_union_over_sequences() {
 }
 
 #[test]
-fn exact_designs_and_the_flat_index_promise_what_is_held() {
+fn exact_designs_and_the_flat_index_report_only_held_blocks() {
     for design in DESIGNS.iter().filter(|design| design.exact) {
         for case in [one_holder_each, one_holder_of_both] {
             assert_eq!(case(&*(design.make)()), TRUE_ANSWER, "{}", design.name);
@@ -71,7 +70,7 @@ fn exact_designs_and_the_flat_index_promise_what_is_held() {
 }
 
 #[test]
-fn every_inexact_design_is_shown_to_be_so() {
+fn every_inexact_design_has_its_test() {
     for design in DESIGNS.iter().filter(|design| !design.exact) {
         let wrong = [one_holder_each, one_holder_of_both]
             .iter()

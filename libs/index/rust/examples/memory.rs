@@ -1,11 +1,11 @@
-//! Prints what memory alone costs whoever reads and writes random lines of large pages, some tens of them in flight: with
-//! next to no work between two lines, and with about as much as a store computes. And what it costs to read lines of which
-//! each names the next one, as a look-up must that goes on from what it has found.
+//! Prints the cost of memory alone, which bounds the speed of the index.
 //!
-//! `cargo run --release -p kvatlas-index --example memory`. What the index can come close to, and no closer.
+//! `cargo run --release -p kvatlas-index --example memory`. It reads and writes random lines of large pages, some tens of them
+//! in flight: with next to no work between two lines, and with about as much as a store computes. It also reads lines each of
+//! which names the next one, as a look-up does from round to round.
 //!
-//! `unsafe` here: asking for large pages, and for a line. Sound because both are hints about memory of our own; nothing
-//! that is shipped uses it, and what it prints is the check.
+//! `unsafe` here: hints to the system about large pages, and prefetches. Sound because both concern memory of our own. The
+//! figures printed are the check; nothing that is shipped uses it.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -21,7 +21,7 @@ fn mix(state: u64) -> u64 {
 }
 
 fn main() {
-    println!("a random line read and written, {LINES_AHEAD} asked for ahead; ns a line");
+    println!("a random line read and written, {LINES_AHEAD} prefetched; ns a line");
     println!("  MiB   no work   with work   one by one   first touch, GB/s");
     for mib in [1, 128, 480] {
         let (mut words, touched) = large_pages(mib << 20);
@@ -35,11 +35,11 @@ fn main() {
     }
 }
 
-/// Memory of so many bytes, and at how many GB/s the system gave it on first touch.
+/// Memory of so many bytes, and the GB/s at which the system gave it on first touch.
 fn large_pages(bytes: usize) -> (Vec<u64>, f64) {
     let mut words = vec![0u64; bytes / 8];
     #[cfg(target_os = "linux")]
-    // SAFETY: a wish about memory that the vector owns; without large pages it is only slower.
+    // SAFETY: a hint about memory that the vector owns; without large pages it is only slower.
     unsafe {
         let at = words.as_ptr().align_offset(4096);
         libc::madvise(
@@ -56,7 +56,7 @@ fn large_pages(bytes: usize) -> (Vec<u64>, f64) {
 
 fn random_lines(words: &mut [u64], work: u32, round: u64) -> f64 {
     const COUNT: u64 = 4_000_000;
-    // A vector does not begin with a line.
+    // A vector need not begin at a cache line.
     let first = words.as_ptr().align_offset(64);
     let words = &mut words[first..];
     let lines = (words.len() / WORDS_PER_LINE) as u128;
@@ -84,16 +84,16 @@ fn random_lines(words: &mut [u64], work: u32, round: u64) -> f64 {
     begun.elapsed().as_nanos() as f64 / COUNT as f64
 }
 
-/// Nanoseconds a line where what a line says is part of where the next one is.
+/// Nanoseconds a line where the content of a line is part of the address of the next one.
 fn one_by_one(words: &[u64]) -> f64 {
     const COUNT: u64 = 1_000_000;
     let lines = (words.len() / WORDS_PER_LINE) as u128;
     let begun = Instant::now();
-    let mut said = 0;
+    let mut content = 0;
     for n in 0..COUNT {
-        let scaled = (u128::from(mix(n ^ said << 40)) * lines) >> 64;
-        said = words[scaled as usize * WORDS_PER_LINE];
+        let scaled = (u128::from(mix(n ^ content << 40)) * lines) >> 64;
+        content = words[scaled as usize * WORDS_PER_LINE];
     }
-    black_box(said);
+    black_box(content);
     begun.elapsed().as_nanos() as f64 / COUNT as f64
 }

@@ -1,9 +1,9 @@
-//! Prints what a query, a store and a remove cost, and what a membership weighs.
+//! Prints the cost of a query, a store and a removal, and the bytes of a membership.
 //!
-//! `cargo run --release -p kvatlas-index --example micro [fleet | hot | grow | unique | events]`. Single-threaded, on tables too large for
-//! the near caches; queries are drawn so that consecutive ones touch different memory.
+//! `cargo run --release -p kvatlas-index --example micro [fleet | hot | grow | unique | events]`. Single-threaded, on tables
+//! that exceed the near caches; consecutive queries touch different memory.
 //!
-//! `unsafe` here: asking for this thread's processor time. Sound because the call writes nothing but the place it is
+//! `unsafe` here: the system call for this thread's processor time. Sound because it writes only to the struct that it is
 //! given. The wall clock printed beside it is the check; nothing that is shipped uses it.
 
 use std::hint::black_box;
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use kvatlas_hashing::sequence_step;
 use kvatlas_index::{
-    FindOptions, Hashes, Index, IndexConfig, Matches, Query, Run, SlotId, Tier, WorkerKey,
+    Change, FindOptions, Hashes, Index, IndexConfig, Matches, Query, SlotId, Tier, WorkerKey,
 };
 
 fn mix(seed: u64) -> u64 {
@@ -28,7 +28,7 @@ struct Prompt {
 }
 
 impl Prompt {
-    /// `shared` blocks of the family's, the rest the prompt's own.
+    /// A prompt that shares its first `shared` blocks with its family.
     fn new(family: u64, own: u64, shared: usize, blocks: usize) -> Self {
         let chunks: Vec<u64> = (0..blocks as u64)
             .map(|i| {
@@ -104,7 +104,7 @@ fn time_queries(index: &Index, prompts: &[Prompt], name: &str, chunks: bool, lim
     );
 }
 
-/// Wall clock and this thread's share of a processor: on a busy machine only the latter says much.
+/// Wall clock and this thread's processor time; on a busy machine only the latter is comparable.
 struct Clock(Instant, u64);
 
 impl Clock {
@@ -127,7 +127,7 @@ fn thread_cpu_ns() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: writes the time to the place given, of that type.
+    // SAFETY: writes the time to a struct of that type.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
@@ -174,13 +174,13 @@ fn fleet(count: u64) {
     report_memory(&index);
 }
 
-/// Blocks of one store event, behind a head that all share.
+/// Blocks of one store event, after a prefix that all prompts share.
 const EVENT: usize = 64;
-const HEAD: usize = 16;
+const PREFIX: usize = 16;
 
-/// Store events of 1,000 workers, mixed as a fleet's are, one after another in memory as in a stream.
+/// Store events of 1,000 workers, shuffled, one after another in memory as in a stream.
 struct Stream {
-    /// Whose, and the number that makes the prompt the worker's own.
+    /// The worker, and the number that makes the prompt unique.
     events: Vec<(usize, u64)>,
     hashes: Vec<u64>,
 }
@@ -200,12 +200,12 @@ impl Stream {
     }
 
     fn prompt(own: u64) -> Prompt {
-        Prompt::new(7, own, HEAD, EVENT + HEAD)
+        Prompt::new(7, own, PREFIX, EVENT + PREFIX)
     }
 
     fn each(&self) -> impl Iterator<Item = (usize, &[u64])> {
         let workers = self.events.iter().map(|&(worker, _)| worker);
-        workers.zip(self.hashes.chunks_exact(EVENT + HEAD))
+        workers.zip(self.hashes.chunks_exact(EVENT + PREFIX))
     }
 }
 
@@ -241,7 +241,7 @@ fn unique() {
     println!("1,000 workers x 16,384 mostly unique blocks");
     let all = Stream::new(0, 252);
     let (sized, slots) = fresh(IndexConfig {
-        initial_slots_per_shard: (24 << 20) >> IndexConfig::default().shard_bits,
+        initial_entries_per_shard: (24 << 20) >> IndexConfig::default().shard_bits,
         ..IndexConfig::default()
     });
     store_all("store, into a table of that size", &sized, &slots, &all);
@@ -259,7 +259,7 @@ fn unique() {
     time_queries(
         &index,
         &sample,
-        "chunk hashes, 1,000 share the head",
+        "chunk hashes, 1,000 share the prefix",
         true,
         0,
     );
@@ -269,15 +269,15 @@ fn unique() {
     let clock = Clock::start();
     let mut removed = 0;
     for (worker, hashes) in all.each().take(all.events.len() / 2) {
-        removed += index.remove(slots[worker], Tier::Device, &hashes[HEAD..]);
+        removed += index.remove(slots[worker], Tier::Device, &hashes[PREFIX..]);
     }
     clock.report("remove half", removed);
     store_all("store others (churn)", &index, &slots, &others);
     report_memory(&index);
-    ends(&index, &slots);
+    retire_all(&index, &slots);
 }
 
-/// Growth alone, several times: the first touches memory that the process did not have before.
+/// Growth alone, several times: the first time touches memory that the process did not have before.
 fn grow() {
     println!("1,000 workers x 16,384 mostly unique blocks, from empty");
     let all = Stream::new(0, 252);
@@ -288,7 +288,7 @@ fn grow() {
     }
 }
 
-/// What a block costs by how long its event is, with a call for each event and with one for many.
+/// The cost of a block by the length of its event, with a call for each event and with one for many.
 fn events() {
     const BLOCKS: u64 = 16_000_000;
     const AT_A_TIME: usize = 64;
@@ -299,9 +299,9 @@ fn events() {
         let ns = [1, AT_A_TIME].map(|calls| {
             let (index, slots) = fresh(IndexConfig::default());
             index.reserve((BLOCKS + BLOCKS / 4) as usize);
-            let runs = hashes.chunks(blocks).zip(slots.iter().cycle());
-            let runs: Vec<Run<'_>> = runs
-                .map(|(chunks, &slot)| Run {
+            let changes = hashes.chunks(blocks).zip(slots.iter().cycle());
+            let changes: Vec<Change<'_>> = changes
+                .map(|(chunks, &slot)| Change {
                     slot,
                     tier: Tier::Device,
                     stores: true,
@@ -312,8 +312,8 @@ fn events() {
                 })
                 .collect();
             let begun = Instant::now();
-            for runs in runs.chunks(calls) {
-                black_box(index.apply(runs.iter().copied()));
+            for changes in changes.chunks(calls) {
+                black_box(index.apply(changes.iter().copied()));
             }
             begun.elapsed().as_nanos() as f64 / BLOCKS as f64
         });
@@ -321,7 +321,7 @@ fn events() {
     }
 }
 
-/// The same work on a table that fits the near caches: what is left is computing.
+/// The same work on a table that fits the near caches: mostly computation.
 fn hot() {
     println!("1,000 workers x 128 mostly unique blocks");
     let all = Stream::new(0, 2);
@@ -332,15 +332,15 @@ fn hot() {
         let clock = Clock::start();
         let mut removed = 0;
         for (worker, hashes) in all.each() {
-            removed += index.remove(slots[worker], Tier::Device, &hashes[HEAD..]);
+            removed += index.remove(slots[worker], Tier::Device, &hashes[PREFIX..]);
         }
         clock.report("remove", removed);
         println!("  (round {round})");
     }
 }
 
-/// The end of every worker.
-fn ends(index: &Index, slots: &[SlotId]) {
+/// Retires every worker.
+fn retire_all(index: &Index, slots: &[SlotId]) {
     let mut times: Vec<u64> = slots
         .iter()
         .map(|&slot| {

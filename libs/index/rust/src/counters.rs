@@ -1,9 +1,8 @@
-//! Counts of what the index did inside, and of the bytes it uses.
+//! Counts of what happened inside the index, and of the bytes it uses.
 //!
-//! Tests assert by them that a history reached growth, spill and reuse; services export them.
-//! All are relaxed: they order nothing.
+//! Tests assert by them that a history reached growth, bitmaps and reuse. All are relaxed: they order nothing.
 
-use crate::sync::tally::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use crate::sync::relaxed::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 macro_rules! events {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
@@ -23,25 +22,25 @@ macro_rules! events {
 }
 
 events! {
-    /// A shard's table was published anew with more slots.
+    /// A shard's table was copied to a larger array.
     growths,
-    /// A shard's table was published anew at the same size, without its emptied keys.
+    /// A shard's table was copied to an array of the same size, without its tombstones.
     cleanups,
-    /// A shard's table was published anew with fewer slots, or given up when empty.
+    /// A shard's table was copied to a smaller array, or given up when empty.
     shrinks,
-    /// A block's set outgrew the table slot and moved to a bitmap.
-    spills,
-    /// A block's set became small enough to move back.
-    unspills,
+    /// A block's set outgrew its set word and moved to a bitmap.
+    bitmaps_made,
+    /// A block's set became small enough to move back to a set word.
+    bitmaps_inlined,
     /// A bitmap was replaced by a wider one.
-    widenings,
-    /// A bitmap was made from memory that an earlier one had used.
+    bitmaps_widened,
+    /// A bitmap was made in memory that an earlier one had used.
     bitmap_reuses,
-    /// A worker slot began another life.
+    /// A worker slot was allocated again.
     slot_reuses,
     /// A pass of the sweep reached the end of the table.
     sweeps,
-    /// Memberships of dead workers removed, by the sweep or when a table was published anew.
+    /// Memberships of retired slots removed, by the sweep or when a table was resized.
     swept_memberships,
 }
 
@@ -50,10 +49,10 @@ pub(crate) struct Counters {
     pub events: EventCounters,
     pub table_bytes: AtomicUsize,
     pub bitmap_bytes: AtomicUsize,
-    /// Removals since the epoch was last asked to move on.
-    pub emptied: AtomicUsize,
-    /// Records of the tables aside, of the shards that have them.
-    pub aside_bytes: AtomicUsize,
+    /// Removals since the epoch was last advanced for them.
+    pub removals: AtomicUsize,
+    /// Records of the side tables, of the shards that have them.
+    pub side_table_bytes: AtomicUsize,
 }
 
 pub(crate) fn count(counter: &AtomicU64) {

@@ -1,25 +1,24 @@
-//! Whole sets out of the index: what each of many slots holds, in one pass over the tables.
+//! Whole sets out of the index: the blocks of many slots, in one pass over the tables.
 //!
-//! The table knows a block's holders, not a holder's blocks, so any set costs a pass over all of it;
-//! hence all of them come out of the same one. The pass goes shard by shard under each shard's writer lock and
-//! keeps look-ups waiting for nothing. It is pinned as a whole, so that no slot begins another life
-//! meanwhile. Writers may be at work: then a block that changes during the pass is reported as it was
-//! before or after, every other one as it is.
+//! The table knows a block's holders, not a holder's blocks, so any set costs a pass over all of it. Hence all of them come
+//! out of the same pass. It goes shard by shard under each shard's writer lock, and look-ups never wait for it. It is pinned
+//! as a whole, so that no slot is allocated again meanwhile. Writers may be at work: a block that changes during the pass is
+//! reported as it was before or after, every other one as it is.
 
-use crate::bitmap;
 use crate::index::Index;
-use crate::membership::{Kind, Tables};
-use crate::set::{Holders, MAX_SLOTS};
-use crate::types::{SlotId, Tier, TierSummary};
+use crate::table::bitmap;
+use crate::table::set_word::Holders;
+use crate::table::tier_tables::{TableKind, TierTables};
+use crate::types::{SlotId, Tier, TierSummary, WorkerSlot};
 
 /// The blocks of one slot, per tier in the order of [`Tier::ALL`], unordered.
 pub type Blocks = [Vec<u64>; 4];
 
-/// No place among the slots that were asked for.
+/// Place of a slot that was not asked for.
 const UNWANTED: u16 = u16::MAX;
 
 impl Index {
-    /// What each of `slots` holds, parallel to them; nothing for one whose life is over.
+    /// The blocks that each of `slots` holds, parallel to them; none for a retired one.
     #[must_use]
     pub fn blocks_of(&self, slots: &[SlotId]) -> Vec<Blocks> {
         let summaries = slots.iter().map(|&slot| self.summary(slot));
@@ -35,8 +34,8 @@ impl Index {
         sets
     }
 
-    /// Counts and digests of what each of `slots` holds, parallel to them, added up from the tables
-    /// themselves: what [`Self::summary`] should say.
+    /// Counts and digests of what each of `slots` holds, parallel to them, added up from the tables themselves. They should
+    /// equal [`Self::summary`].
     #[must_use]
     pub fn recount(&self, slots: &[SlotId]) -> Vec<[TierSummary; 4]> {
         let mut sums = vec![[TierSummary::default(); 4]; slots.len()];
@@ -48,17 +47,18 @@ impl Index {
         sums
     }
 
+    /// Calls `visit` with every block of the slots: the slot's place in `slots`, the tier, the hash.
     fn visit(&self, slots: &[SlotId], mut visit: impl FnMut(usize, Tier, u64)) {
-        let _pin = self.shared.grace.pin();
-        let mut places = vec![UNWANTED; MAX_SLOTS];
+        let _pin = self.shared.reclaimer.pin();
+        let mut places = vec![UNWANTED; WorkerSlot::COUNT];
         for (place, &id) in slots.iter().enumerate() {
-            // There are fewer slots than an u16 can say.
-            if self.shared.roster.writable(id) {
-                places[usize::from(id.slot)] = place as u16;
+            // There are fewer slots than a u16 can count.
+            if self.shared.workers.is_writable(id) {
+                places[id.slot.index()] = place as u16;
             }
         }
         for shard in 0..self.shards.len() {
-            self.shards.enter_shared().with(shard, |tables| {
+            self.shards.lock_shared().with_shard(shard, |tables| {
                 self.visit_shard(tables, &places, &mut visit);
             });
         }
@@ -66,36 +66,36 @@ impl Index {
 
     fn visit_shard(
         &self,
-        tables: &Tables,
+        tables: &TierTables,
         places: &[u16],
         visit: &mut impl FnMut(usize, Tier, u64),
     ) {
-        let cells = &*self.shared.cells;
-        let off_device = tables.table(Kind::OffDevice);
-        let on_device = |hash: u64, slot: u16| {
-            let place = self.directories[0].place(hash);
-            off_device.is_none_or(|table| !table.contains(place, hash, slot, cells))
+        let spilled = &*self.shared.spilled;
+        let off_device = tables.table(TableKind::OffDevice);
+        let on_device = |hash: u64, slot: WorkerSlot| {
+            let home = self.directories[0].home_of(hash);
+            off_device.is_none_or(|table| !table.contains(home, hash, slot, spilled))
         };
         let kinds = [
-            (Kind::Anywhere, Tier::Device),
-            (Kind::Host, Tier::Host),
-            (Kind::Disk, Tier::Disk),
-            (Kind::Remote, Tier::Remote),
+            (TableKind::Main, Tier::Device),
+            (TableKind::Host, Tier::Host),
+            (TableKind::Disk, Tier::Disk),
+            (TableKind::Remote, Tier::Remote),
         ];
         for (kind, tier) in kinds {
             let Some(table) = tables.table(kind) else {
                 continue;
             };
-            for (hash, set) in table.held(cells) {
-                let mut hold = |slot: u16| {
-                    let place = places[usize::from(slot)];
-                    if place != UNWANTED && (kind != Kind::Anywhere || on_device(hash, slot)) {
+            for (hash, set) in table.held(spilled) {
+                let mut hold = |slot: WorkerSlot| {
+                    let place = places[slot.index()];
+                    if place != UNWANTED && (kind != TableKind::Main || on_device(hash, slot)) {
                         visit(usize::from(place), tier, hash);
                     }
                 };
                 match set.holders() {
-                    Holders::Few(few) => few.ids().for_each(&mut hold),
-                    Holders::Many(bits) => bitmap::slots(bits).for_each(&mut hold),
+                    Holders::Inline(inline) => inline.slots().for_each(&mut hold),
+                    Holders::Bitmap(words) => bitmap::slots(words).for_each(&mut hold),
                 }
             }
         }
@@ -110,7 +110,7 @@ mod tests {
     fn index() -> Index {
         Index::new(IndexConfig {
             shard_bits: 3,
-            initial_slots_per_shard: 16,
+            initial_entries_per_shard: 16,
         })
     }
 

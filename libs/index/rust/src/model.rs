@@ -1,49 +1,49 @@
 //! The concurrency of this crate, proved on its own types: small programs of two or three threads, each run in every
 //! order that threads and memory allow. Compiled under `--cfg loom` only; `make proof` runs them.
 //!
-//! [`crate::sync`] says what stands in for the machine. A model ends with what must hold in the end (all is freed,
-//! all is found), asks in between what must hold always, and relies on `sync` for the rest: that nothing is read
-//! after it was freed, or before whoever made it is known to have finished. Each prints how many runs it took, and
-//! whether every order was among them or only those with few preemptions (switches from a thread that could
-//! have gone on; nearly every known bug shows with two).
+//! [`crate::sync`] says what replaces the machine. A model checks in the end what must hold then (all is freed, all is
+//! found), and in between what must hold always. It relies on `sync` for the rest: that nothing is read after it was freed,
+//! or before the thread that made it has finished. Each prints how many runs it took, and whether every order was among
+//! them or only those with few preemptions (switches from a thread that could have gone on; nearly every known bug shows
+//! with two).
 //!
-//! - [`grace`] – what is pinned stays, and all the rest goes
-//! - [`table`] – claims, new generations, keys replaced in place
-//! - [`bitmap`] – spilling, widening, memory used again
-//! - [`roster`] – the lives of worker slots
+//! - [`reclamation`] – an object that a pin may reach stays, and all others are freed
+//! - [`table`] – claims, resizing, the probe filter, keys replaced in place
+//! - [`bitmap`] – bitmaps made and widened, memory reused
+//! - [`worker_slots`] – worker slots retired and allocated again
 //! - [`lookups`] – filters, limits, least depths, several look-ups together
-//! - [`rights`] – writers who meet
-//! - [`whole`] – all of it at once, in an index as users have it
+//! - [`shard_locks`] – writers that meet
+//! - [`whole_index`] – all of it at once, in an index as callers have it
 
 mod bitmap;
-mod grace;
 mod lookups;
-mod rights;
-mod roster;
+mod reclamation;
+mod shard_locks;
 mod table;
-mod whole;
+mod whole_index;
+mod worker_slots;
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 pub(crate) use loom::thread::{JoinHandle, spawn};
 pub(crate) use std::sync::Arc;
 
-use crate::sync::fresh_graveyard;
+use crate::sync::empty_quarantine;
 use crate::{FindOptions, Index, IndexConfig, Matches, Query, SlotId, Tier, WorkerKey};
 
-/// Accesses of one run; far more than any model has, so that one that never ends is told from one that is long.
+/// Accesses of one run: far more than any model has, so that only a run that never ends reaches it.
 const BRANCHES: usize = 100_000;
 
-/// How much of a model is explored.
+/// The orders of a model that are explored.
 #[derive(Clone, Copy)]
 enum Orders {
     /// All.
     Every,
-    /// Those with at most so many preemptions.
+    /// All with at most so many preemptions.
     Preemptions(usize),
 }
 
-/// Runs `model` in every order, and says in how many.
+/// Runs `model` in these orders, and prints how many there were.
 #[track_caller]
 fn explore(name: &str, orders: Orders, model: impl Fn() + Sync + Send + 'static) {
     let runs = Arc::new(AtomicUsize::new(0));
@@ -56,7 +56,7 @@ fn explore(name: &str, orders: Orders, model: impl Fn() + Sync + Send + 'static)
     };
     builder.check(move || {
         counted.fetch_add(1, Relaxed);
-        fresh_graveyard();
+        empty_quarantine();
         model();
     });
     let extent = match builder.preemption_bound {
@@ -66,17 +66,17 @@ fn explore(name: &str, orders: Orders, model: impl Fn() + Sync + Send + 'static)
     println!("model {name}: {} runs, {extent}", runs.load(Relaxed));
 }
 
-/// The long form looks at more orders: `KVATLAS_MODEL_MORE=1` allows one preemption more in each model.
+/// The bound of a model, with what the long form adds: `KVATLAS_MODEL_MORE=1` allows one preemption more.
 fn more(most: usize) -> usize {
     let further = std::env::var("KVATLAS_MODEL_MORE").ok();
     most + further.and_then(|more| more.parse().ok()).unwrap_or(0)
 }
 
-/// One shard, of the smallest table there is: five slots, four keys.
+/// One shard with the smallest table there is: five entries, four keys.
 fn small() -> Arc<Index> {
     Arc::new(Index::new(IndexConfig {
         shard_bits: 0,
-        initial_slots_per_shard: 1,
+        initial_entries_per_shard: 1,
     }))
 }
 
@@ -107,7 +107,7 @@ fn remove(index: &Index, slot: SlotId, hashes: &[u64]) -> usize {
     index.remove(slot, Tier::Device, hashes)
 }
 
-/// Workers and depths that a look-up answers with.
+/// The answer of a look-up: workers and depths.
 fn found(index: &Index, hashes: &[u64]) -> Vec<(u64, u32)> {
     let mut out = Matches::default();
     let options = FindOptions::default();
@@ -116,7 +116,7 @@ fn found(index: &Index, hashes: &[u64]) -> Vec<(u64, u32)> {
     ids.zip(out.depths.iter().copied()).collect()
 }
 
-/// With nobody left to read: the sweep gets to its end, and nothing retired is left.
+/// Once nobody reads any more: the sweep comes to its end, and nothing retired is left.
 fn settle(index: &Index) {
     while index.sweep(64).more {}
     assert_eq!(index.memory_bytes().retired, 0, "something is never freed");

@@ -1,84 +1,99 @@
-//! The words of the public surface: plain values, no behaviour beyond reading them.
+//! The plain values of the public interface.
 
+pub use kvatlas_types::{Tier, WorkerKey};
 use thiserror::Error;
 
-/// How large the table starts. Tiny values are legal, and make tests reach growth at once; the memory that large ones ask for
-/// must be there when shards get their first blocks.
+use crate::sync::sized_for_models;
+
+/// Size of an empty table. Tiny values are legal, and let tests reach growth at once. Memory for large ones is needed when
+/// a shard gets its first block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IndexConfig {
-    /// The table has `2^shard_bits` shards, each with a writer lock of its own and a growth of its
-    /// own. Many small shards keep each growth short. At most 16.
+    /// Binary logarithm of the number of shards; at most 16. Each shard has its own writer lock and grows by itself, so
+    /// many small shards keep each growth short.
     pub shard_bits: u32,
-    /// Table slots (five to 64 bytes) a shard gets when its first block arrives; never fewer than
-    /// 20. Shards start up to twice as large as this, each by another factor, so that their growths
-    /// spread evenly.
-    pub initial_slots_per_shard: usize,
+    /// Table entries (64 bytes for five) that a shard gets with its first block; at least 20. The sizes of the shards
+    /// differ by up to a factor of two, so that they do not all grow at once.
+    pub initial_entries_per_shard: usize,
 }
 
 impl Default for IndexConfig {
     fn default() -> Self {
         Self {
             shard_bits: 10,
-            initial_slots_per_shard: 16,
+            initial_entries_per_shard: 16,
         }
     }
 }
 
-/// One scheduler with a KV cache of its own: a worker and its data-parallel rank.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct WorkerKey {
-    /// The worker's id.
-    pub worker_id: u64,
-    /// The data-parallel rank within it.
-    pub dp_rank: u32,
+/// Number of a worker slot, which stands for one worker in the sets of holders. One owner at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Debug)]
+#[repr(transparent)]
+pub struct WorkerSlot(u16);
+
+impl WorkerSlot {
+    /// Bits of a slot's number.
+    pub(crate) const BITS: u32 = 15;
+    /// Number of slots that an index has.
+    pub(crate) const COUNT: usize = sized_for_models(1 << Self::BITS, 128);
+
+    pub(crate) const fn new(number: u16) -> Self {
+        Self(number)
+    }
+
+    /// The slot's number, below 32,768.
+    #[must_use]
+    pub const fn number(self) -> u16 {
+        self.0
+    }
+
+    /// The slot's number, as an index into an array.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The word of a bitmap that has the slot's bit.
+    #[inline(always)]
+    pub(crate) const fn word(self) -> usize {
+        self.index() / 64
+    }
+
+    /// The slot's bit within that word.
+    #[inline(always)]
+    pub(crate) const fn bit(self) -> u64 {
+        1 << (self.0 % 64)
+    }
 }
 
-/// Where a worker holds a block.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Tier {
-    /// The accelerator's memory.
-    Device,
-    /// The host's memory.
-    Host,
-    /// A local disk.
-    Disk,
-    /// A store shared over the network.
-    Remote,
-}
-
-impl Tier {
-    /// Every tier, nearest first; a tier's place here is its index in [`SlotSummary::tiers`].
-    pub const ALL: [Self; 4] = [Self::Device, Self::Host, Self::Disk, Self::Remote];
-}
-
-/// One life of a worker's set in the table. Slots are used again, lives are not: an id kept past
-/// its life changes nothing and reads nothing.
+/// Handle of a worker slot: its number and a generation. Numbers are reused, generations are not, so a handle that outlives
+/// its slot's owner changes nothing and reads nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SlotId {
-    pub(crate) slot: u16,
-    pub(crate) life: u32,
+    pub(crate) slot: WorkerSlot,
+    pub(crate) generation: u32,
 }
 
 impl SlotId {
-    /// The slot's number, below 32,768: the same in all its lives, and of one owner at a time.
+    /// The slot, whichever generation it is in.
     #[must_use]
-    pub fn number(self) -> u16 {
+    pub fn slot(self) -> WorkerSlot {
         self.slot
     }
 }
 
-/// Why a call could not be served.
+/// Error of a call that could not be served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum IndexError {
     /// Every worker slot is taken, or waits for the sweep.
     #[error("all {limit} worker slots are in use or not yet swept")]
     SlotsExhausted {
-        /// The number of worker slots an index has.
+        /// Number of worker slots of an index.
         limit: usize,
     },
 }
 
-/// Count and digest of what a slot holds on one tier.
+/// Count and digest of the blocks that a slot holds on one tier.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct TierSummary {
     /// Number of blocks.
@@ -87,7 +102,7 @@ pub struct TierSummary {
     pub digest: u64,
 }
 
-/// What a slot holds. Exact once the calls that changed it have returned.
+/// Counts and digests of the blocks that a slot holds. Exact once the calls that changed them have returned.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct SlotSummary {
     /// Per tier, in the order of [`Tier::ALL`].
@@ -104,37 +119,37 @@ impl SlotSummary {
     }
 }
 
-/// What one slice of the background clean-up did.
+/// Work done by one call of [`crate::Index::sweep`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 #[must_use]
 pub struct Sweep {
-    /// Table slots looked at.
+    /// Table entries visited.
     pub visited: usize,
-    /// Memberships of dead workers removed.
+    /// Memberships of retired slots removed.
     pub removed: usize,
-    /// Worker slots given back.
+    /// Worker slots that can be allocated again.
     pub freed: usize,
     /// Whether another call has something to do, now or once running look-ups have ended.
     pub more: bool,
 }
 
-/// Bytes in use, by what they are for.
+/// Bytes that the index uses, by purpose.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MemoryUse {
-    /// Table slots, of all shards and tiers.
+    /// Table entries, of all shards and tiers.
     pub tables: usize,
-    /// Bitmaps of blocks with many holders.
+    /// Sets that do not fit their entry: spilled set words and bitmaps.
     pub bitmaps: usize,
-    /// Shards' own records, worker slots, the view of who is matchable.
+    /// Records of shards and worker slots, and the view of who is matchable.
     pub fixed: usize,
-    /// On pages taken for tables, and free at the moment.
+    /// Memory on pages taken for tables that is free at the moment.
     pub idle: usize,
-    /// Retired, and kept only until no running look-up can hold it.
+    /// Retired memory, kept until no running look-up can see it.
     pub retired: usize,
 }
 
 impl MemoryUse {
-    /// All of it.
+    /// Sum over all purposes.
     #[must_use]
     pub fn total(&self) -> usize {
         self.tables + self.bitmaps + self.fixed + self.idle + self.retired
@@ -143,36 +158,36 @@ impl MemoryUse {
 
 /// Blocks that one slot gains or loses on one tier, in this order.
 #[derive(Clone, Copy, Debug)]
-pub struct Run<'a> {
-    /// Whose.
+pub struct Change<'a> {
+    /// The slot that gains or loses them.
     pub slot: SlotId,
-    /// Where.
+    /// The tier on which they are stored or removed.
     pub tier: Tier,
-    /// They come; else they go.
+    /// True if the blocks are stored, false if they are removed.
     pub stores: bool,
-    /// Which.
+    /// The blocks.
     pub hashes: Hashes<'a>,
 }
 
-/// Blocks, by their hashes.
+/// Blocks, named by their hashes.
 #[derive(Clone, Copy, Debug)]
 pub enum Hashes<'a> {
-    /// By sequence hashes.
+    /// Sequence hashes.
     Sequences(&'a [u64]),
-    /// By the hashes of their own tokens.
+    /// Chunk hashes of consecutive blocks.
     Chunks {
-        /// Sequence hash of the block before the first; none if that begins a prompt.
+        /// Sequence hash of the block before the first; none if the first begins a prompt.
         parent: Option<u64>,
-        /// One for each.
+        /// Hash of each block's own tokens.
         chunks: &'a [u64],
     },
 }
 
-/// How many blocks a call changed; those that came and were there, or went and were not, do not count.
+/// Number of blocks that a call changed. Blocks stored that were there, and removed that were not, do not count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Applied {
-    /// That came.
+    /// Blocks stored.
     pub stored: usize,
-    /// That went.
+    /// Blocks removed.
     pub removed: usize,
 }

@@ -1,15 +1,15 @@
-//! Look-ups allocate nothing once their buffers have grown, by an allocator that counts.
+//! Look-ups allocate nothing once their buffers have grown: a counting allocator checks it.
 //!
-//! A file of its own, because the allocator is the whole process's. It counts for each thread apart.
+//! In a file of its own, because the allocator is the whole process's. It counts for each thread by itself.
 //!
-//! `unsafe` here: the allocator. Sound because it counts and passes every call on to the system's, whose promises
+//! `unsafe` here: the allocator. Sound because it counts and passes every call on to the system's allocator, whose promises
 //! it so keeps; every test of this file runs on it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use kvatlas_index::{
-    FindOptions, Index, IndexConfig, Matches, Pairs, Query, SlotFilter, Tier, WorkerKey,
+    FindOptions, Index, IndexConfig, Matches, Pairs, Query, Tier, WorkerFilter, WorkerKey,
 };
 
 struct Counting;
@@ -54,7 +54,7 @@ static ALLOCATOR: Counting = Counting;
 const WORKERS: u64 = 300;
 const BLOCKS: u64 = 200;
 
-/// Prompts that share a head that all workers hold, and go on each on a few of them.
+/// Prompts that share a prefix which all workers hold; a few workers hold more of each.
 fn prompt(number: u64) -> Vec<u64> {
     let own = |block: u64| (number << 32 | block).wrapping_mul(0x2545_f491_4f6c_dd1d);
     (0..BLOCKS)
@@ -63,7 +63,7 @@ fn prompt(number: u64) -> Vec<u64> {
 }
 
 #[test]
-fn looking_up_allocates_nothing_once_the_buffers_have_grown() {
+fn look_ups_allocate_nothing_once_the_buffers_have_grown() {
     let index = Index::new(IndexConfig::default());
     let prompts: Vec<_> = (0..40).map(prompt).collect();
     let key = |worker_id| WorkerKey {
@@ -90,7 +90,7 @@ fn looking_up_allocates_nothing_once_the_buffers_have_grown() {
             _ => Query::ChunkHashes(hashes),
         })
         .collect();
-    let filter = SlotFilter::of_workers((0..WORKERS).step_by(2).map(key));
+    let filter = WorkerFilter::of_workers((0..WORKERS).step_by(2).map(key));
     let limits = [0, 1, 7, 32, 200];
     let variants = limits.map(|limit| FindOptions {
         limit,
@@ -113,7 +113,7 @@ fn looking_up_allocates_nothing_once_the_buffers_have_grown() {
             index.find_pairs_batch(&queries, options, &mut pairs_batch);
         }
     };
-    // Draws are kept when a hash comes for the second time.
+    // A tie break is cached when its hash comes for the second time.
     (0..3).for_each(|_| round());
     let before = ALLOCATIONS.get();
     (0..5).for_each(|_| round());

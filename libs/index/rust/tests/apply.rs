@@ -1,21 +1,21 @@
-//! Many runs in one call do what the same runs do one by one, whatever is in flight together.
+//! Many changes in one call have the effect of the same changes one by one, whatever is in flight together.
 //!
-//! Few blocks and few slots, so that runs meet on the same ones; small tables in one shard, so that they overflow, are
-//! used again and renewed in mid-call.
+//! There are few blocks and few slots, so that changes meet on the same ones, and small tables in one shard, so that they
+//! overflow, reuse tombstones, and are resized in the middle of a call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use kvatlas_hashing::sequence_step;
-use kvatlas_index::{Applied, Hashes, Index, IndexConfig, Run, SlotId, Tier, WorkerKey};
+use kvatlas_index::{Applied, Change, Hashes, Index, IndexConfig, SlotId, Tier, WorkerKey};
 use proptest::prelude::*;
 
 const BLOCKS: u64 = 600;
 const SLOTS: u64 = 4;
 
-/// A run as numbers: slot, tier, whether it stores, from which block on, how many, whether by chunk hashes.
-type Told = (usize, usize, bool, u64, u64, bool);
+/// A change as numbers: slot, tier, whether it stores, first block, number of blocks, whether by chunk hashes.
+type Drawn = (usize, usize, bool, u64, u64, bool);
 
-fn told() -> impl Strategy<Value = Told> {
+fn drawn() -> impl Strategy<Value = Drawn> {
     let tier = prop_oneof![8 => Just(0usize), 1 => 1usize..4];
     (
         0..SLOTS as usize,
@@ -27,7 +27,7 @@ fn told() -> impl Strategy<Value = Told> {
     )
 }
 
-/// Blocks fall into few lines: only the upper bits say which.
+/// Hashes of blocks fall into few lines, since only their upper bits differ.
 fn hash(block: u64) -> u64 {
     (block % BLOCKS) * ((1 << 52) + 1)
 }
@@ -42,7 +42,7 @@ impl Played {
     fn new() -> Self {
         let index = Index::new(IndexConfig {
             shard_bits: 0,
-            initial_slots_per_shard: 16,
+            initial_entries_per_shard: 16,
         });
         let slots = (0..SLOTS).map(|worker_id| {
             let slot = index.allocate(WorkerKey {
@@ -58,15 +58,15 @@ impl Played {
         }
     }
 
-    /// One call; returns what it should have said, and what it did.
-    fn play(&mut self, call: &[Told]) -> (Applied, Applied) {
+    /// Plays one call; returns the result that is expected, and the one that came.
+    fn play(&mut self, call: &[Drawn]) -> (Applied, Applied) {
         let mut expected = Applied::default();
         let given: Vec<Vec<u64>> = call
             .iter()
             .map(|&(.., from, count, _)| (from..from + count).map(hash).collect())
             .collect();
-        let runs = call.iter().zip(&given).map(|(&told, given)| {
-            let (slot, tier, stores, .., chunked) = told;
+        let changes = call.iter().zip(&given).map(|(&drawn, given)| {
+            let (slot, tier, stores, .., chunked) = drawn;
             let hashes = if chunked && stores {
                 Hashes::Chunks {
                     parent: given.first().copied(),
@@ -86,15 +86,15 @@ impl Played {
                     expected.removed += usize::from(held.remove(&hash));
                 }
             }
-            Run {
+            Change {
                 slot: self.slots[slot],
                 tier: Tier::ALL[tier],
                 stores,
                 hashes,
             }
         });
-        let runs: Vec<Run<'_>> = runs.collect();
-        let applied = self.index.apply(runs);
+        let changes: Vec<Change<'_>> = changes.collect();
+        let applied = self.index.apply(changes);
         (expected, applied)
     }
 
@@ -118,8 +118,8 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
     #[test]
-    fn runs_of_one_call_take_effect_as_if_one_by_one(
-        calls in prop::collection::vec(prop::collection::vec(told(), 0..60), 1..12)
+    fn changes_of_one_call_take_effect_as_if_one_by_one(
+        calls in prop::collection::vec(prop::collection::vec(drawn(), 0..60), 1..12)
     ) {
         let mut played = Played::new();
         for call in &calls {
@@ -132,16 +132,16 @@ proptest! {
 }
 
 #[test]
-fn runs_of_a_retired_slot_change_nothing_and_keep_nobody_from_others() {
+fn changes_of_a_retired_slot_do_nothing_and_do_not_stop_others() {
     let played = Played::new();
     played.index.retire(played.slots[1]);
     let blocks: Vec<u64> = (0..BLOCKS).map(hash).collect();
-    let run = |slot: usize| Run {
+    let change = |slot: usize| Change {
         slot: played.slots[slot],
         tier: Tier::Device,
         stores: true,
         hashes: Hashes::Sequences(&blocks),
     };
-    let applied = played.index.apply([run(0), run(1), run(2)]);
+    let applied = played.index.apply([change(0), change(1), change(2)]);
     assert_eq!(applied.stored, 2 * blocks.len());
 }

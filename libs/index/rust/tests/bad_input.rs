@@ -1,8 +1,8 @@
-//! What no caller should ask for, and what happens then: one sentence of behaviour per test.
+//! Misuse, and what happens then: one sentence of behaviour per test.
 
 use kvatlas_hashing::sequence_step;
 use kvatlas_index::{
-    FindOptions, Index, IndexConfig, IndexError, Matches, Pairs, Query, SlotFilter, SlotId, Tier,
+    FindOptions, Index, IndexConfig, IndexError, Matches, Pairs, Query, SlotId, Tier, WorkerFilter,
     WorkerKey,
 };
 
@@ -33,7 +33,7 @@ fn a_query_without_a_whole_hash_matches_nobody_under_any_options() {
     let index = Index::new(IndexConfig::default());
     let slot = live(&index, 1);
     index.store(slot, Tier::Device, &[1, 2]);
-    let filter = SlotFilter::of_workers([worker(1)]);
+    let filter = WorkerFilter::of_workers([worker(1)]);
     let mut out = Matches::default();
     for query in [
         Query::ChunkHashes(&[]),
@@ -56,8 +56,8 @@ fn a_query_without_a_whole_hash_matches_nobody_under_any_options() {
 }
 
 #[test]
-#[should_panic(expected = "one place a query")]
-fn a_batch_with_fewer_places_than_queries_is_refused() {
+#[should_panic(expected = "one answer a query")]
+fn a_batch_with_fewer_answers_than_queries_is_refused() {
     let queries = [Query::ChunkHashes(&[1]); 2];
     let mut out = [Matches::default()];
     Index::new(IndexConfig::default()).find_batch(&queries, &FindOptions::default(), &mut out);
@@ -88,7 +88,7 @@ fn a_depth_or_limit_beyond_anything_stored_is_no_error() {
 }
 
 #[test]
-fn duplicates_and_removes_of_what_is_not_there_change_nothing() {
+fn duplicates_and_removals_of_absent_blocks_change_nothing() {
     let index = Index::new(IndexConfig::default());
     let slot = live(&index, 1);
     assert_eq!(index.remove(slot, Tier::Device, &[1, 2, 3]), 0);
@@ -103,7 +103,7 @@ fn duplicates_and_removes_of_what_is_not_there_change_nothing() {
 }
 
 #[test]
-fn blocks_under_a_parent_that_nobody_holds_match_once_the_gap_is_stored() {
+fn blocks_after_a_missing_parent_match_once_the_gap_is_stored() {
     let index = Index::new(IndexConfig::default());
     let chunks = [10, 11, 12, 13];
     let mut hashes = vec![chunks[0]];
@@ -132,13 +132,13 @@ fn a_query_of_the_same_hash_over_and_over_goes_as_deep_as_it_is_long() {
 }
 
 #[test]
-fn a_filter_wider_or_narrower_than_the_roster_or_of_nobody_means_whom_it_names() {
+fn a_filter_wider_or_narrower_than_the_fleet_or_empty_includes_the_workers_it_names() {
     let index = Index::new(IndexConfig::default());
     let slots: Vec<SlotId> = (0..200).map(|id| live(&index, id)).collect();
     for &slot in &slots {
         index.store(slot, Tier::Device, &[1, 2]);
     }
-    let found = |filter: &SlotFilter| -> Vec<u64> {
+    let found = |filter: &WorkerFilter| -> Vec<u64> {
         let options = FindOptions {
             filter: Some(filter),
             ..FindOptions::default()
@@ -146,26 +146,26 @@ fn a_filter_wider_or_narrower_than_the_roster_or_of_nobody_means_whom_it_names()
         let rows = ask(&index, &[1, 2, 3], &options);
         rows.into_iter().map(|(worker, _)| worker).collect()
     };
-    assert!(found(&SlotFilter::of_workers([])).is_empty());
-    assert!(found(&SlotFilter::of_slots([])).is_empty());
-    assert_eq!(found(&SlotFilter::of_slots([slots[0]])), [0]);
-    let wider = SlotFilter::of_workers((150..100_000).chain(150..160).map(worker));
+    assert!(found(&WorkerFilter::of_workers([])).is_empty());
+    assert!(found(&WorkerFilter::of_slots([])).is_empty());
+    assert_eq!(found(&WorkerFilter::of_slots([slots[0]])), [0]);
+    let wider = WorkerFilter::of_workers((150..100_000).chain(150..160).map(worker));
     assert_eq!(found(&wider), (150..200).collect::<Vec<_>>());
-    let stranger = SlotFilter::of_workers([worker(u64::MAX)]);
+    let stranger = WorkerFilter::of_workers([worker(u64::MAX)]);
     assert!(found(&stranger).is_empty());
 }
 
 #[test]
-fn a_filter_means_the_same_workers_after_their_slots_are_used_again() {
+fn a_filter_includes_the_same_workers_after_their_slots_are_reused() {
     let index = Index::new(IndexConfig::default());
     let (old, other) = (live(&index, 1), live(&index, 2));
     index.store(old, Tier::Device, &[1]);
     index.store(other, Tier::Device, &[1]);
-    let by_worker = SlotFilter::of_workers([worker(1)]);
-    let by_slot = SlotFilter::of_slots([old]);
-    // The buffers keep what the filters came to; it must not outlive the roster it came from.
+    let by_worker = WorkerFilter::of_workers([worker(1)]);
+    let by_slot = WorkerFilter::of_slots([old]);
+    // The buffers cache the filters' bits; these must not outlive the answer order that they came from.
     let mut out = Matches::default();
-    let mut found = |filter: &SlotFilter| -> Vec<u64> {
+    let mut found = |filter: &WorkerFilter| -> Vec<u64> {
         let options = FindOptions {
             filter: Some(filter),
             ..FindOptions::default()
@@ -179,7 +179,7 @@ fn a_filter_means_the_same_workers_after_their_slots_are_used_again() {
     assert!(found(&by_worker).is_empty() && found(&by_slot).is_empty());
     while index.sweep(1 << 16).more {}
     let stranger = live(&index, 3);
-    assert_eq!(stranger.number(), old.number());
+    assert_eq!(stranger.slot(), old.slot());
     index.store(stranger, Tier::Device, &[1]);
     assert!(found(&by_worker).is_empty() && found(&by_slot).is_empty());
     let again = live(&index, 1);
@@ -189,9 +189,9 @@ fn a_filter_means_the_same_workers_after_their_slots_are_used_again() {
 }
 
 #[test]
-fn a_filter_means_a_worker_that_is_shown_only_after_a_look_up_with_it() {
+fn a_filter_includes_a_worker_that_is_published_only_after_a_look_up_with_it() {
     let index = Index::new(IndexConfig::default());
-    // The last one's slot lies where no shown one's does, in a word of its own.
+    // The last slot lies in a word in which no published one does.
     let slots: Vec<SlotId> = (0..65)
         .map(|id| index.allocate(worker(id)).unwrap())
         .collect();
@@ -200,11 +200,11 @@ fn a_filter_means_a_worker_that_is_shown_only_after_a_look_up_with_it() {
     }
     index.publish(slots[0]);
     let filters = [
-        SlotFilter::of_workers([worker(0), worker(64)]),
-        SlotFilter::of_slots([slots[0], slots[64]]),
+        WorkerFilter::of_workers([worker(0), worker(64)]),
+        WorkerFilter::of_slots([slots[0], slots[64]]),
     ];
     let mut out = Matches::default();
-    let mut found = |filter: &SlotFilter| {
+    let mut found = |filter: &WorkerFilter| {
         let options = FindOptions {
             filter: Some(filter),
             ..FindOptions::default()
@@ -218,19 +218,19 @@ fn a_filter_means_a_worker_that_is_shown_only_after_a_look_up_with_it() {
 }
 
 #[test]
-fn a_call_with_a_slot_of_another_index_or_an_ended_life_does_nothing() {
+fn a_call_with_a_slot_of_another_index_does_nothing() {
     let (index, larger) = (
         Index::new(IndexConfig::default()),
         Index::new(IndexConfig::default()),
     );
-    let strange = (0..100).map(|id| live(&larger, id)).next_back().unwrap();
-    assert_eq!(index.store(strange, Tier::Device, &[1]), 0);
-    assert_eq!(index.remove(strange, Tier::Device, &[1]), 0);
-    index.clear(strange, Tier::Device);
-    index.suspend(strange);
+    let foreign = (0..100).map(|id| live(&larger, id)).next_back().unwrap();
+    assert_eq!(index.store(foreign, Tier::Device, &[1]), 0);
+    assert_eq!(index.remove(foreign, Tier::Device, &[1]), 0);
+    index.clear(foreign, Tier::Device);
+    index.suspend(foreign);
     assert_eq!(index.memberships(), 0);
-    assert!(index.hashes(strange, Tier::Device).is_empty());
-    assert!(!index.holds(strange, Tier::Device, 1));
+    assert!(index.hashes(foreign, Tier::Device).is_empty());
+    assert!(!index.holds(foreign, Tier::Device, 1));
 }
 
 #[test]

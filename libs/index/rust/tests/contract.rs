@@ -1,4 +1,4 @@
-//! What any caller may rely on, one sentence of behaviour per test. The public surface only.
+//! The behaviour that callers may rely on, one sentence per test. Public interface only.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ fn worker(worker_id: u64, dp_rank: u32) -> WorkerKey {
 fn tiny() -> Index {
     Index::new(IndexConfig {
         shard_bits: 1,
-        initial_slots_per_shard: 8,
+        initial_entries_per_shard: 8,
     })
 }
 
@@ -91,7 +91,7 @@ fn every_form_of_query_gives_the_same_answer() {
     let hashes = chain(&chunks);
     let slot = live(&index, worker(4, 2));
     index.store(slot, Tier::Device, &hashes[..211]);
-    // One stray byte in front puts every hash at an odd address, one behind is no whole hash.
+    // One stray byte in front puts every hash at an odd address; one behind is no complete hash.
     let bytes = |words: &[u64]| -> Vec<u8> {
         let mut out = vec![0xff];
         out.extend(words.iter().flat_map(|word| word.to_le_bytes()));
@@ -137,7 +137,7 @@ fn any_hash_is_legal_also_the_extremes() {
 }
 
 #[test]
-fn stores_and_removes_are_idempotent_and_count_only_what_changed() {
+fn stores_and_removals_are_idempotent_and_count_only_changes() {
     let index = tiny();
     let slot = live(&index, worker(1, 0));
     assert_eq!(index.remove(slot, Tier::Device, &[5, 6]), 0);
@@ -155,7 +155,7 @@ fn stores_and_removes_are_idempotent_and_count_only_what_changed() {
 }
 
 #[test]
-fn a_slot_shows_only_between_publish_and_suspend_or_retire() {
+fn a_slot_is_matched_only_between_publish_and_suspend_or_retire() {
     let index = tiny();
     let query = Query::SequenceHashes(&[1, 2]);
     let slot = index.allocate(worker(1, 0)).unwrap();
@@ -175,7 +175,7 @@ fn a_slot_shows_only_between_publish_and_suspend_or_retire() {
 }
 
 #[test]
-fn a_retired_slot_takes_no_more_stores_and_its_place_is_used_again_only_when_swept() {
+fn a_retired_slot_takes_no_more_stores_and_is_reused_only_when_swept() {
     let index = tiny();
     let old = live(&index, worker(1, 0));
     index.store(old, Tier::Device, &[1, 2, 3]);
@@ -195,7 +195,7 @@ fn a_retired_slot_takes_no_more_stores_and_its_place_is_used_again_only_when_swe
     assert_eq!(
         index.store(old, Tier::Device, &[9]),
         0,
-        "a stale id must not reach the new life"
+        "an outdated id must not reach the next owner"
     );
     assert_eq!(index.summary(old).blocks, 0);
     assert!(index.hashes(old, Tier::Device).is_empty());
@@ -203,7 +203,7 @@ fn a_retired_slot_takes_no_more_stores_and_its_place_is_used_again_only_when_swe
 }
 
 #[test]
-fn replace_shows_exactly_one_of_the_two_sets() {
+fn after_replace_exactly_one_of_the_two_sets_is_matched() {
     let index = tiny();
     let key = worker(8, 1);
     let old = live(&index, key);
@@ -357,7 +357,7 @@ fn worker_slots_run_out_with_an_error_and_come_back_after_a_sweep() {
 fn memory_is_given_back_when_everything_is_removed() {
     let index = Index::new(IndexConfig {
         shard_bits: 2,
-        initial_slots_per_shard: 8,
+        initial_entries_per_shard: 8,
     });
     let empty = index.memory_bytes().total();
     let hashes: Vec<u64> = (0..20_000u64)
@@ -382,7 +382,7 @@ fn memory_is_given_back_when_everything_is_removed() {
 }
 
 #[test]
-fn what_was_reserved_is_there_at_once_and_nothing_grows_until_it_is_full() {
+fn reserved_memory_is_taken_at_once_and_nothing_grows_until_it_is_full() {
     let index = Index::new(IndexConfig::default());
     let slot = live(&index, worker(1, 0));
     let hashes: Vec<u64> = (0..200_000u64)
@@ -402,7 +402,7 @@ fn what_was_reserved_is_there_at_once_and_nothing_grows_until_it_is_full() {
 }
 
 #[test]
-fn what_is_reserved_does_not_depend_on_what_was_there_before() {
+fn the_reserved_size_does_not_depend_on_earlier_contents() {
     let (fresh, used) = (tiny(), tiny());
     let slot = live(&used, worker(1, 0));
     for hash in 0..40 {

@@ -1,13 +1,14 @@
-//! Every kind of look-up says the same: one by one or several together, by worker or by slot, whole or cut down.
+//! Every kind of look-up gives the same answer: one query or several together, by worker or by slot, with or without options.
 //!
-//! The plain answer, all workers at any depth, is what the contract and the differential tests check. Here the others
-//! are checked against it: what a filter, a least depth and a limit leave of it, over random fleets.
+//! The contract and the differential tests check the plain answer, all workers at any depth. Here the others are checked
+//! against it, over random fleets: the rows that a filter, a minimal depth and a limit leave.
 
 use std::collections::BTreeSet;
 
 use kvatlas_hashing::sequence_step;
 use kvatlas_index::{
-    FindOptions, Index, IndexConfig, Matches, Pairs, Query, SlotFilter, SlotId, Tier, WorkerKey,
+    FindOptions, Index, IndexConfig, Matches, Pairs, Query, SlotId, Tier, WorkerFilter, WorkerKey,
+    WorkerSlot,
 };
 use proptest::prelude::*;
 
@@ -23,7 +24,7 @@ struct Fleet {
     hashes: Vec<Vec<u64>>,
 }
 
-/// Prompts that share a head, of a length that differs from one to the next.
+/// Prompts that share prefixes of different lengths.
 fn chunks(prompt: usize) -> Vec<u64> {
     (0..BLOCKS)
         .map(|block| (block * 10 + if block < 9 * prompt { 0 } else { prompt }) as u64)
@@ -41,7 +42,7 @@ fn chain(chunks: &[u64]) -> Vec<u64> {
 }
 
 impl Fleet {
-    /// Everybody holds the leading blocks of some prompts, `held` says how many.
+    /// Every worker holds leading blocks of one prompt; `held` has the prompt and how many.
     fn new(held: &[(u8, u8)]) -> Self {
         let chunks: Vec<_> = (0..PROMPTS).map(chunks).collect();
         let hashes: Vec<_> = chunks.iter().map(|chunks| chain(chunks)).collect();
@@ -84,11 +85,11 @@ impl Fleet {
         self.named(&out)
     }
 
-    /// Pairs with their workers. Depths must descend, and nobody come twice.
+    /// Pairs with their workers. Depths must descend, and no worker may come twice.
     fn named(&self, pairs: &Pairs) -> BTreeSet<Row> {
         assert!(pairs.depths.windows(2).all(|two| two[0] >= two[1]));
-        let owner = |number: u16| {
-            let found = self.slots.iter().find(|(_, id)| id.number() == number);
+        let owner = |slot: WorkerSlot| {
+            let found = self.slots.iter().find(|(_, id)| id.slot() == slot);
             found.unwrap().0
         };
         let slots = pairs.slots.iter().map(|&slot| owner(slot));
@@ -97,8 +98,8 @@ impl Fleet {
         named
     }
 
-    /// What must be left of the plain answer.
-    fn cut(
+    /// The rows that options must leave of the plain answer.
+    fn expected(
         &self,
         prompt: usize,
         length: usize,
@@ -120,8 +121,8 @@ impl Fleet {
                 let mut bytes = worker.worker_id.to_le_bytes().to_vec();
                 bytes.extend(worker.dp_rank.to_le_bytes());
                 bytes.extend(hashes[depth as usize - 1].to_le_bytes());
-                let draw = xxhash_rust::xxh3::xxh3_64(&bytes);
-                (std::cmp::Reverse(depth), draw, worker)
+                let tie_break = xxhash_rust::xxh3::xxh3_64(&bytes);
+                (std::cmp::Reverse(depth), tie_break, worker)
             });
             left.truncate(options.limit);
             left.sort_by_key(|&(depth, worker)| (std::cmp::Reverse(depth), worker));
@@ -143,30 +144,30 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(128) })]
 
     #[test]
-    fn a_filter_a_least_depth_and_a_limit_leave_what_they_say(
+    fn a_filter_a_minimal_depth_and_a_limit_leave_the_right_rows(
         held in prop::collection::vec(any::<(u8, u8)>(), 0..150),
         named in prop::option::of(prop::collection::vec(any::<bool>(), 150)),
         by_slot: bool,
         asked in prop::collection::vec((0..PROMPTS, 0..=BLOCKS, 0usize..60, 0usize..40, any::<bool>()), 1..24),
     ) {
         let fleet = Fleet::new(&held);
-        let meant = |named: &[bool]| {
-            let meant = fleet.slots.iter().zip(named).filter(|&(_, &named)| named).map(|(slot, _)| *slot);
-            let meant: Vec<_> = meant.collect();
+        let make_filter = |named: &[bool]| {
+            let included = fleet.slots.iter().zip(named).filter(|&(_, &named)| named).map(|(slot, _)| *slot);
+            let included: Vec<_> = included.collect();
             if by_slot {
-                SlotFilter::of_slots(meant.iter().map(|&(_, slot)| slot))
+                WorkerFilter::of_slots(included.iter().map(|&(_, slot)| slot))
             } else {
-                SlotFilter::of_workers(meant.iter().map(|&(worker, _)| worker))
+                WorkerFilter::of_workers(included.iter().map(|&(worker, _)| worker))
             }
         };
-        let filter = named.as_deref().map(meant);
+        let filter = named.as_deref().map(make_filter);
         let mut out = Matches::default();
         for (prompt, length, limit, min_depth, exact) in asked {
             let options = FindOptions { limit, exact, min_depth, filter: filter.as_ref() };
-            let expected = fleet.cut(prompt, length, &options, named.as_deref());
+            let expected = fleet.expected(prompt, length, &options, named.as_deref());
             let (chunks, hashes) = (&fleet.chunks[prompt][..length], &fleet.hashes[prompt][..length]);
             for query in [Query::ChunkHashes(chunks), Query::SequenceHashes(hashes)] {
-                // Twice, with the same buffers: the second time from what is kept of the first.
+                // Twice, with the same buffers: the second time with caches of the first.
                 for _ in 0..2 {
                     fleet.index.find(query, &options, &mut out);
                     prop_assert_eq!(rows(&out), expected.clone());

@@ -1,31 +1,30 @@
-//! Readers against writers, seeded: what a look-up sees must have been possible at some moment.
+//! Readers against writers, seeded: each answer must have been possible at some moment of the look-up.
 //!
-//! Several kinds of workers share the table, and each kind has a promise that readers can check without knowing
+//! Several kinds of workers share the table. The answers for each kind have bounds that readers can check without knowing
 //! what the writers do at the moment:
 //!
 //! - *stable* workers hold their prompts throughout: always found, at full depth;
-//! - *growing and shrinking* ones hold a head of one prompt: found no deeper than it was ever stored;
-//! - the *tide* tells how far it rises or falls: found between the two depths that it moves between;
-//! - *tiered* ones are cleared of one tier after another: found for what they hold on the others; *cleared* ones
-//!   of all they have: found no deeper than that;
+//! - *growing and shrinking* ones hold a prefix of one prompt: found no deeper than it was ever stored;
+//! - the *tide* notes how far it rises or falls: found between these two depths;
+//! - *tiered* ones are cleared of one tier after another: found at the depth that they hold on the others; *cleared* ones
+//!   are cleared of all they have: found no deeper than that;
 //! - *replaced* ones swap a full set for another full set: always found exactly once;
-//! - *passing* ones live, store prompts of their own lap and of the ladder, die, and are swept: found with all of it from
-//!   when they were published to when they were retired, not at all before and after, and never with another lap's;
-//! - *crowds* join and leave shared prompts, so that bitmaps spill, widen, shrink and are used again;
-//!   those among them who stay are always found;
+//! - *passing* ones join, store prompts of their own lap and of the ladder, are retired, and swept: found at full depth
+//!   while they are published, not at all before and after, and never with another lap's blocks;
+//! - *crowds* store and remove shared prompts, so that bitmaps are made, widened, given up and reused; members that stay
+//!   are always found;
 //! - on the *ladder* several stay at each of some depths, so that limits fall among equals.
 //!
-//! Readers ask by worker and by slot, by chunk and by sequence hashes, one by one and many together, with a limit, a
-//! least depth, a filter of workers or of lives of slots, each or several of them at a time; `stress/promise.rs`
-//! says what is left of a promise then.
+//! Readers ask by worker and by slot, by chunk and by sequence hashes, one by one and many together, with any of a limit, a
+//! minimal depth, and a filter of workers or of slots; `stress/bounds.rs` has the bounds that remain then.
 //!
-//! Tiny tables and two shards make every kind of event happen under the readers' eyes, and the
-//! test asserts that they did. `KVATLAS_STRESS_SEED` and `KVATLAS_STRESS_LAPS` make other and longer runs of it; the seed
-//! is printed, past the buffer of standard output: the harness writes to that meanwhile, which the thread sanitizer, not
-//! seeing the standard library's locks, takes for a race.
+//! With tiny tables and two shards every kind of event happens while readers look up, and the test asserts that it did.
+//! `KVATLAS_STRESS_SEED` and `KVATLAS_STRESS_LAPS` make other and longer runs. The seed is printed to standard error: the
+//! harness writes to standard output meanwhile, which the thread sanitizer, not seeing the standard library's locks, takes
+//! for a race.
 
-#[path = "stress/promise.rs"]
-mod promise;
+#[path = "stress/bounds.rs"]
+mod bounds;
 #[path = "stress/random.rs"]
 mod random;
 #[path = "stress/reader.rs"]
@@ -43,19 +42,19 @@ use reader::{Asks, Reader};
 use world::World;
 
 const SEED: u64 = 0x5eed_0001;
-/// Miri takes some thousand times as long for each.
+/// A lap takes some thousand times as long under Miri.
 const LAPS: u64 = if cfg!(miri) { 3 } else { 100 };
 const READERS: u64 = if cfg!(miri) { 1 } else { 3 };
-/// A reader asks at least so often, also where writers are done first.
+/// Calls that a reader makes at least, also if writers are done first.
 const CALLS: u64 = if cfg!(miri) { 60 } else { 2_000 };
 
-/// What the environment says, in decimal, or else `usual`.
+/// A setting from the environment, in decimal; else `usual`.
 fn setting(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |value| value.parse().expect("a decimal number"))
 }
 
 #[test]
-fn what_readers_see_was_possible() {
+fn every_answer_was_possible() {
     let (seed, laps) = (
         setting("KVATLAS_STRESS_SEED", SEED),
         setting("KVATLAS_STRESS_LAPS", LAPS),
@@ -90,10 +89,10 @@ fn what_readers_see_was_possible() {
             }),
         ];
         let ended: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
-        // Readers are let go before a writer's panic is passed on, or they would never end.
+        // Readers are stopped before a writer's panic is passed on, or they would never end.
         writing.store(false, Ordering::SeqCst);
         assert!(ended.iter().all(Result::is_ok), "a writer failed");
-        // The scope would wait for them too, but by means that the thread sanitizer does not see.
+        // The scope would wait for them too, but in a way that the thread sanitizer does not see.
         let asked = readers.into_iter().map(|reader| reader.join());
         asked.fold(Asks::default(), |sum, asked| {
             sum.with(asked.expect("a reader failed"))
@@ -104,13 +103,13 @@ fn what_readers_see_was_possible() {
     reached(&world, &asked);
 }
 
-/// With no reader left, nothing is held back.
+/// With no reader left, no retired memory waits.
 fn settled(world: &World) {
     while world.index.sweep(1 << 14).more {}
     assert_eq!(world.index.memory_bytes().retired, 0);
 }
 
-/// The run was one in which something could have gone wrong.
+/// Every kind of look-up and event happened.
 fn reached(world: &World, asked: &Asks) {
     let events = world.index.events();
     for (reached, what) in [
@@ -118,13 +117,13 @@ fn reached(world: &World, asked: &Asks) {
         (asked.together, "look-ups together"),
         (asked.by_slot, "look-ups by slot"),
         (asked.filtered, "filtered look-ups"),
-        (asked.with_min_depth, "look-ups with a least depth"),
+        (asked.with_min_depth, "look-ups with a minimal depth"),
         (asked.cut_by_limit, "answers cut by the limit"),
-        (events.growths + events.cleanups, "new generations"),
+        (events.growths + events.cleanups, "resized tables"),
         (events.shrinks, "shrinking"),
-        (events.spills, "spills"),
-        (events.unspills, "returns from a bitmap"),
-        (events.widenings, "widenings"),
+        (events.bitmaps_made, "bitmaps made"),
+        (events.bitmaps_inlined, "returns from a bitmap"),
+        (events.bitmaps_widened, "bitmaps widened"),
         (events.bitmap_reuses, "reuses of a bitmap"),
         (events.slot_reuses, "reuses of a worker slot"),
         (events.swept_memberships, "swept memberships"),

@@ -1,17 +1,17 @@
-//! Large pages from the system, and back to it; and the priority of a thread that waits for them.
+//! Calls to the system: large pages from it and back to it, and the priority of a thread.
 //!
-//! `unsafe` here: mapping and handing back memory, and a call of the system that takes numbers alone. Sound because a
-//! mapping is made for one caller, who vouches that what it hands back is its own and no longer used ([`crate::Pages`]).
-//! Checked by `pages::tests`.
+//! `unsafe` here: mapping and releasing memory, and a system call that takes numbers alone. Sound because a mapping is made
+//! for one caller, who vouches that what it releases is its own and no longer used ([`crate::PageHeap`]).
+//! Checked by `heap::tests`.
 
 pub(crate) use os::{discard, lower_priority, map, populate, unmap};
 
-/// A large page.
+/// Bytes of a large page.
 pub const PAGE: usize = 2 << 20;
-/// Bytes that any page has at least.
+/// Bytes of the smallest page.
 pub const SMALL_PAGE: usize = 4096;
 
-/// Elsewhere than on Linux: large aligned pieces of the general allocator, which are kept until all of a region is free.
+/// Other systems than Linux: large aligned pieces of the general allocator, kept until all of a region is free.
 #[cfg(not(target_os = "linux"))]
 mod os {
     use super::PAGE;
@@ -37,13 +37,13 @@ mod os {
     }
 
     /// # Safety
-    /// None needed; as unsafe as where it does something.
+    /// Nothing is required; unsafe only because it is so on Linux.
     pub unsafe fn discard(_first: NonNull<u8>, _bytes: usize) -> bool {
         false
     }
 
     /// # Safety
-    /// None needed; as unsafe as where it does something.
+    /// Nothing is required; unsafe only because it is so on Linux.
     pub unsafe fn populate(_first: NonNull<u8>, _bytes: usize) -> bool {
         false
     }
@@ -51,16 +51,16 @@ mod os {
     pub fn lower_priority() {}
 }
 
-/// What is asked of the system, for sizes that are whole large pages.
+/// Linux. Sizes are whole large pages.
 #[cfg(target_os = "linux")]
 mod os {
     use super::PAGE;
     use std::ptr::NonNull;
 
-    /// A tenth of the time of whoever competes for a core.
+    /// Leaves nine tenths of the time to threads that compete for a core.
     const NICENESS: libc::c_int = 10;
 
-    /// Zeroed memory, aligned to a large page, and to be made of such if there are any.
+    /// Zeroed memory, aligned to a large page, and made of large pages if there are any.
     pub fn map(bytes: usize) -> Option<NonNull<u8>> {
         let room = bytes.checked_add(PAGE)?;
         // SAFETY: a mapping of its own, anywhere.
@@ -89,8 +89,13 @@ mod os {
             if before < PAGE {
                 libc::munmap(first.add(bytes).cast(), PAGE - before);
             }
-            // A wish: without large pages it is only slower.
-            libc::madvise(first.cast(), bytes, libc::MADV_HUGEPAGE);
+            // A hint: without large pages it is only slower.
+            let advice = if cfg!(feature = "without-large-pages") {
+                libc::MADV_NOHUGEPAGE
+            } else {
+                libc::MADV_HUGEPAGE
+            };
+            libc::madvise(first.cast(), bytes, advice);
             NonNull::new(first)
         }
     }
@@ -102,7 +107,7 @@ mod os {
         unsafe { libc::munmap(first.as_ptr().cast(), bytes) };
     }
 
-    /// Gives the memory back and keeps the addresses, which read as zero afterwards; whether it did.
+    /// Releases the memory and keeps the addresses, which read as zero afterwards; returns whether it did.
     ///
     /// # Safety
     /// Whole pages within a mapping, which nobody uses.
@@ -111,8 +116,7 @@ mod os {
         unsafe { libc::madvise(first.as_ptr().cast(), bytes, libc::MADV_DONTNEED) == 0 }
     }
 
-    /// Backs the pages with memory, as writing to them would, and changes nothing of what they hold; whether it did. From
-    /// Linux 5.14.
+    /// Makes the pages resident, as writing to them would, and keeps their contents; returns whether it did. Needs Linux 5.14.
     ///
     /// # Safety
     /// Whole pages within a mapping, which stays.
@@ -121,7 +125,7 @@ mod os {
         unsafe { libc::madvise(first.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) == 0 }
     }
 
-    /// Lets all other threads go before this one. A wish.
+    /// Lowers the priority of the calling thread. A hint.
     pub fn lower_priority() {
         // SAFETY: numbers alone; 0 is the calling thread.
         unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };

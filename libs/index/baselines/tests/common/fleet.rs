@@ -47,11 +47,11 @@ impl Fleet {
         }
     }
 
-    /// Removes block `at` of a prompt with all that hangs on it.
+    /// Removes block `at` of a prompt and all blocks that follow it.
     pub fn remove(&mut self, worker: u32, chunks: &[u64], at: usize) {
-        let gone = self.model.remove(worker, sequence_hashes(chunks)[at]);
+        let removed = self.model.remove(worker, sequence_hashes(chunks)[at]);
         for (_, index) in &self.indexes {
-            index.remove(worker, &gone);
+            index.remove(worker, &removed);
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the suites are made of: the definition of the answers, and a fleet of all designs.
+//! Parts of the suites: the definition of the answers, and a fleet of all designs.
 
 pub mod fleet;
 pub mod model;

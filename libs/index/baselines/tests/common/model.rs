@@ -1,11 +1,11 @@
-//! The definition: a dictionary per worker, and answers spelt out block by block.
+//! The model: a dictionary per worker, and answers defined block by block.
 
 use std::collections::BTreeMap;
 
 use kvatlas_baselines::Match;
 use kvatlas_hashing::sequence_hashes_into;
 
-/// Sequence hash → parent, for everything a worker holds.
+/// The blocks of a worker: sequence hash → parent.
 type Held = BTreeMap<u64, Option<u64>>;
 
 pub fn sequence_hashes(chunks: &[u64]) -> Vec<u64> {
@@ -20,7 +20,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// How many leading blocks of the prompt the worker holds.
+    /// Number of leading blocks of the prompt that the worker holds.
     pub fn depth(&self, worker: u32, hashes: &[u64]) -> usize {
         let held = self.workers.get(&worker);
         hashes
@@ -38,22 +38,22 @@ impl Model {
         }
     }
 
-    /// Takes out a block with all that hangs on it; what went, tails first.
+    /// Removes a block and all that follow it; returns them, tails first.
     pub fn remove(&mut self, worker: u32, hash: u64) -> Vec<u64> {
         let Some(held) = self.workers.get_mut(&worker) else {
             return Vec::new();
         };
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         let mut next = vec![hash];
         while let Some(hash) = next.pop() {
             if held.remove(&hash).is_some() {
-                gone.push(hash);
+                removed.push(hash);
                 let below = held.iter().filter(|(_, parent)| **parent == Some(hash));
                 next.extend(below.map(|(&hash, _)| hash));
             }
         }
-        gone.reverse();
-        gone
+        removed.reverse();
+        removed
     }
 
     pub fn clear(&mut self, worker: u32) {

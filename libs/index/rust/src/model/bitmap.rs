@@ -1,21 +1,23 @@
-//! Sets of many: spilling into a bitmap, widening it, and using its memory again, under readers.
+//! Larger sets under readers: a bitmap made and widened, and its memory reused.
 
 use super::{Arc, Orders, allocated, explore, found, live, remove, settle, small, spawn, store};
-use crate::bitmap::{self, Arena};
-use crate::brief;
-use crate::cells::{Cells, Own};
 use crate::counters::Counters;
-use crate::grace::Grace;
-use crate::line::{Line, Slot};
-use crate::set::{Few, Holders};
-use crate::types::Tier;
-use crate::zeroed::Zeroed;
+use crate::memory::reclamation::Reclaimer;
+use crate::memory::zeroed_array::ZeroedArray;
+use crate::table::bitmap;
+use crate::table::bitmap_arena::BitmapArena;
+use crate::table::compact_set::CompactSet;
+use crate::table::entry::Entry;
+use crate::table::line::Line;
+use crate::table::set_word::{Holders, InlineSet};
+use crate::table::spilled_sets::{SpilledSetArena, SpilledSets};
+use crate::types::{Tier, WorkerSlot};
 
-/// Whoever found the workers 1 to 3 finds them also while a fourth moves the set to a cell and a fifth to a bitmap, and while
-/// they leave again.
+/// A reader finds the workers 1 to 3 also while a fourth makes the set spill and a fifth makes it a bitmap, and while they
+/// leave again.
 #[test]
-fn spilling_and_returning_show_every_holder() {
-    explore("bitmap::spill", Orders::Preemptions(3), || {
+fn a_set_that_changes_form_shows_every_holder() {
+    explore("bitmap::forms", Orders::Preemptions(3), || {
         let index = small();
         for id in 1..=3 {
             live(&index, id, &[1]);
@@ -34,58 +36,58 @@ fn spilling_and_returning_show_every_holder() {
         store(&index, five, &[1]);
         remove(&index, four, &[1]);
         remove(&index, five, &[1]);
-        assert!(index.events().spills > 0 && index.events().unspills > 0);
+        assert!(index.events().bitmaps_made > 0 && index.events().bitmaps_inlined > 0);
         reader.join().unwrap();
         settle(&index);
     });
 }
 
 struct Stage {
-    grace: Grace,
-    cells: Arc<Cells>,
-    line: Zeroed<Line>,
+    reclaimer: Reclaimer,
+    spilled: Arc<SpilledSets>,
+    line: ZeroedArray<Line>,
 }
 
 impl Stage {
     fn new() -> Arc<Self> {
         Arc::new(Self {
-            grace: Grace::new(),
-            cells: Arc::default(),
-            line: Zeroed::new(1),
+            reclaimer: Reclaimer::new(),
+            spilled: Arc::default(),
+            line: ZeroedArray::new(1),
         })
     }
 
-    fn slot(&self, at: usize) -> Slot<'_> {
-        self.line.as_slice()[0].slot(at, &self.cells)
+    fn entry(&self, at: usize) -> Entry<'_> {
+        self.line.as_slice()[0].entry(at, &self.spilled)
     }
 
-    /// Members of the set in slot `at`, read twice under one pin.
+    /// Members of the set of entry `at`, read twice under one pin.
     fn read(&self, at: usize) -> [Vec<u16>; 2] {
-        let _pin = self.grace.pin();
-        let set = self.slot(at).set();
+        let _pin = self.reclaimer.pin();
+        let set = self.entry(at).set();
         [(); 2].map(|()| match set.holders() {
-            Holders::Few(few) => few.ids().collect(),
-            Holders::Many(bits) => bitmap::slots(bits).collect(),
+            Holders::Inline(inline) => inline.slots().map(WorkerSlot::number).collect(),
+            Holders::Bitmap(words) => bitmap::slots(words).map(WorkerSlot::number).collect(),
         })
     }
 }
 
-/// One set moves to a wider bitmap; what it leaves behind becomes another's as soon as that is allowed.
+/// One set moves to a wider bitmap; the memory that it leaves becomes another's as soon as that is allowed.
 #[test]
-fn a_bitmap_is_not_used_again_while_it_may_be_read() {
+fn a_bitmap_is_not_reused_while_it_may_be_read() {
     explore("bitmap::widen_and_reuse", Orders::Preemptions(3), || {
         let stage = Stage::new();
         let counters = Counters::default();
-        let mut arena = Arena::default();
+        let mut arena = BitmapArena::default();
         let mut make = |width, members: &[u16]| {
-            let members = members.iter().copied();
-            arena.make(width, members, &stage.grace, &counters)
+            let members = members.iter().copied().map(WorkerSlot::new);
+            arena.make(width, members, &stage.reclaimer, &counters)
         };
         let narrow = make(1, &[1, 2]);
         let wide = make(2, &[1, 2, 65]);
-        let mut own = Own::default();
-        let cell = own.put(&stage.cells, narrow, &stage.grace);
-        stage.slot(0).claim(7, brief::in_cell(cell));
+        let mut spilled = SpilledSetArena::default();
+        let number = spilled.add(&stage.spilled, narrow, &stage.reclaimer);
+        stage.entry(0).claim(7, CompactSet::spilled(number));
         let reader = spawn({
             let stage = Arc::clone(&stage);
             move || {
@@ -95,35 +97,35 @@ fn a_bitmap_is_not_used_again_while_it_may_be_read() {
                 }
             }
         });
-        own.replace(&stage.cells, cell, wide);
-        arena.retire(narrow, &stage.grace);
-        if let Holders::Many(bits) = stage.slot(0).set().holders() {
-            bitmap::assign(bits, 1, false);
+        spilled.replace(&stage.spilled, number, wide);
+        arena.retire(narrow, &stage.reclaimer);
+        if let Holders::Bitmap(words) = stage.entry(0).set().holders() {
+            bitmap::assign(words, WorkerSlot::new(1), false);
         }
-        let other = own.put(&stage.cells, wide, &stage.grace);
+        let other = spilled.add(&stage.spilled, wide, &stage.reclaimer);
         for at in 9..11 {
-            let word = arena.make(1, [at].into_iter(), &stage.grace, &counters);
-            own.replace(&stage.cells, other, word);
+            let members = [WorkerSlot::new(at)].into_iter();
+            let word = arena.make(1, members, &stage.reclaimer, &counters);
+            spilled.replace(&stage.spilled, other, word);
         }
-        stage.slot(1).claim(8, brief::in_cell(other));
+        stage.entry(1).claim(8, CompactSet::spilled(other));
         reader.join().unwrap();
         assert_eq!(stage.read(0)[0], [2, 65]);
         assert_eq!(stage.read(1)[0], [10]);
     });
 }
 
-/// A set of three leaves its cell for the slot; its cell becomes another's as soon as that is allowed.
+/// A spilled set becomes compact; its number becomes another's as soon as that is allowed.
 #[test]
-fn a_cell_is_not_used_again_while_it_may_be_read() {
-    explore("bitmap::cell", Orders::Preemptions(3), || {
+fn a_spilled_set_s_number_is_not_reused_while_it_may_be_read() {
+    explore("bitmap::spilled", Orders::Preemptions(3), || {
         let stage = Stage::new();
-        let mut own = Own::default();
-        let few = |ids: &[u16]| {
-            ids.iter()
-                .fold(Few::EMPTY, |few, &id| few.with(id).unwrap())
+        let mut spilled = SpilledSetArena::default();
+        let word = |numbers: &[u16]| {
+            InlineSet::collected(numbers.iter().copied().map(WorkerSlot::new)).word()
         };
-        let cell = own.put(&stage.cells, few(&[1, 2, 3, 4]).word(), &stage.grace);
-        stage.slot(0).claim(7, brief::in_cell(cell));
+        let number = spilled.add(&stage.spilled, word(&[1, 2, 3, 4]), &stage.reclaimer);
+        stage.entry(0).claim(7, CompactSet::spilled(number));
         let reader = spawn({
             let stage = Arc::clone(&stage);
             move || {
@@ -133,23 +135,23 @@ fn a_cell_is_not_used_again_while_it_may_be_read() {
                 }
             }
         });
-        let three = brief::of_word(few(&[1, 2, 3]).word());
-        stage.slot(0).publish(three.unwrap());
-        own.retire(cell, &stage.grace);
-        let mut cells = Vec::new();
+        let three = CompactSet::of_word(word(&[1, 2, 3]));
+        stage.entry(0).store_set(three.unwrap());
+        spilled.retire(number, &stage.reclaimer);
+        let mut numbers = Vec::new();
         for id in 9..11 {
-            cells.push(own.put(&stage.cells, few(&[5, 6, 7, id]).word(), &stage.grace));
+            numbers.push(spilled.add(&stage.spilled, word(&[5, 6, 7, id]), &stage.reclaimer));
         }
-        stage.slot(1).claim(8, brief::in_cell(cells[1]));
+        stage.entry(1).claim(8, CompactSet::spilled(numbers[1]));
         reader.join().unwrap();
         assert_eq!(stage.read(0)[0], [1, 2, 3]);
         assert_eq!(stage.read(1)[0], [5, 6, 7, 10]);
     });
 }
 
-/// The same in an index: the second of two crowds spills into what the first one left.
+/// The same in an index: the second of two large sets takes the memory that the first one left.
 #[test]
-fn crowds_that_take_turns_do_not_mix() {
+fn large_sets_that_take_turns_do_not_mix() {
     explore("bitmap::turns", Orders::Preemptions(3), || {
         let index = small();
         let members: Vec<_> = (1..=5).map(|id| allocated(&index, id)).collect();
@@ -170,8 +172,8 @@ fn crowds_that_take_turns_do_not_mix() {
         for &member in &members[..2] {
             remove(&index, member, &[1]);
         }
-        index.shared.grace.step();
-        index.shared.grace.step();
+        index.shared.reclaimer.try_advance();
+        index.shared.reclaimer.try_advance();
         store(&index, members[4], &[2]);
         remove(&index, members[4], &[2]);
         reader.join().unwrap();
@@ -181,7 +183,7 @@ fn crowds_that_take_turns_do_not_mix() {
     });
 }
 
-/// The 65th worker slot needs a second word in the bitmaps of those it joins.
+/// The 65th worker slot needs a second word in the bitmaps to which it is added.
 #[test]
 fn widening_shows_every_holder() {
     explore("bitmap::widen", Orders::Preemptions(2), || {
@@ -200,7 +202,7 @@ fn widening_shows_every_holder() {
             }
         });
         store(&index, last, &[1]);
-        assert_eq!(index.events().widenings, 1);
+        assert_eq!(index.events().bitmaps_widened, 1);
         reader.join().unwrap();
         assert!(index.holds(early[4], Tier::Device, 1) && index.holds(last, Tier::Device, 1));
         settle(&index);

@@ -1,11 +1,15 @@
-//! Look-ups of every kind beside a worker's death and the next life of its slot: a filter never comes to mean the slot's
-//! next owner, a least depth and a limit leave what they say, and several together are each answered as one would be.
+//! Look-ups of every kind while a worker is retired and its slot allocated again. A filter never comes to include the slot's
+//! next owner, and options and batches hold meanwhile.
 
 use super::{Arc, Orders, explore, live, settle, small, spawn, worker};
-use crate::{FindOptions, Index, Pairs, Query, SlotFilter, SlotId};
+use crate::{FindOptions, Index, Pairs, Query, SlotId, WorkerFilter, WorkerSlot};
 
-/// Slots and depths of several queries together.
-fn together(index: &Index, queries: &[&[u64]], options: &FindOptions<'_>) -> Vec<Vec<(u16, u32)>> {
+/// The answers of several queries together: slots and depths.
+fn find_together(
+    index: &Index,
+    queries: &[&[u64]],
+    options: &FindOptions<'_>,
+) -> Vec<Vec<(WorkerSlot, u32)>> {
     let queries: Vec<_> = queries
         .iter()
         .map(|&hashes| Query::SequenceHashes(hashes))
@@ -23,8 +27,8 @@ fn together(index: &Index, queries: &[&[u64]], options: &FindOptions<'_>) -> Vec
     out.iter().map(answer).collect()
 }
 
-/// Worker 1 dies, its slot is swept and becomes worker 2's, while somebody asks for both prompts by a filter.
-fn filtered(name: &str, filter: fn(SlotId) -> SlotFilter) {
+/// Worker 1 is retired, its slot is swept and becomes worker 2's, while a reader asks for both prompts with a filter.
+fn filtered(name: &str, filter: fn(SlotId) -> WorkerFilter) {
     explore(name, Orders::Preemptions(1), move || {
         let index = small();
         let one = live(&index, 1, &[1, 2]);
@@ -38,10 +42,10 @@ fn filtered(name: &str, filter: fn(SlotId) -> SlotFilter) {
                     limit: 1,
                     ..FindOptions::default()
                 };
-                let answers = together(&index, &[&[1, 2], &[3, 4]], &options);
+                let answers = find_together(&index, &[&[1, 2], &[3, 4]], &options);
                 let was = answers[0].is_empty() || answers[0] == [(one.slot, 2)];
                 assert!(was, "{answers:?}");
-                assert_eq!(answers[1], [], "who is not meant");
+                assert_eq!(answers[1], [], "not included");
             }
         });
         index.retire(one);
@@ -55,18 +59,18 @@ fn filtered(name: &str, filter: fn(SlotId) -> SlotFilter) {
 }
 
 #[test]
-fn a_filter_of_workers_never_means_the_next_owner() {
+fn a_filter_of_workers_never_includes_the_next_owner() {
     filtered("lookups::of_workers", |_| {
-        SlotFilter::of_workers([worker(1)])
+        WorkerFilter::of_workers([worker(1)])
     });
 }
 
 #[test]
-fn a_filter_of_slots_never_means_the_next_life() {
-    filtered("lookups::of_slots", |one| SlotFilter::of_slots([one]));
+fn a_filter_of_slots_never_includes_the_next_owner() {
+    filtered("lookups::of_slots", |one| WorkerFilter::of_slots([one]));
 }
 
-/// One stays at full depth while another, of the same head, is stored one deeper and taken away again.
+/// One worker stays at full depth while another, with the same prefix, gets one block more and loses it again.
 #[test]
 fn a_limit_keeps_the_deepest_of_some_moment() {
     explore("lookups::limit", Orders::Preemptions(1), || {
@@ -80,7 +84,7 @@ fn a_limit_keeps_the_deepest_of_some_moment() {
                     limit: 1,
                     ..FindOptions::default()
                 };
-                let answers = together(&index, &[&[1, 2, 3], &[1, 2]], &options);
+                let answers = find_together(&index, &[&[1, 2, 3], &[1, 2]], &options);
                 for answer in answers {
                     assert_eq!(answer.len(), 1, "there is always one to name");
                     let (slot, depth) = answer[0];

@@ -1,45 +1,51 @@
-//! The table under readers: keys beside their words, a generation after another, keys replaced in place.
+//! The table under readers: keys beside their sets, one array after another, keys replaced in place.
 
 use std::collections::BTreeSet;
 
 use super::{
     Arc, IndexConfig, Orders, allocated, explore, found, live, remove, settle, small, spawn, store,
 };
-use crate::brief;
-use crate::cells::Cells;
 use crate::index::Index;
-use crate::line::{Line, SLOTS_PER_LINE};
-use crate::renewal::most_keys;
-use crate::set::Few;
-use crate::table::{Directory, Slots};
-use crate::zeroed::Zeroed;
+use crate::memory::zeroed_array::ZeroedArray;
+use crate::table::capacity::max_keys;
+use crate::table::compact_set::CompactSet;
+use crate::table::directory::Directory;
+use crate::table::line::{ENTRIES_PER_LINE, Line};
+use crate::table::lines::Lines;
+use crate::table::probe_filter::bit_number;
+use crate::table::set_word::InlineSet;
+use crate::table::spilled_sets::SpilledSets;
+use crate::types::WorkerSlot;
 
 #[test]
-fn a_reader_that_sees_a_word_has_its_key() {
+fn a_reader_that_sees_a_set_has_its_key() {
     explore("table::claim", Orders::Every, || {
-        let array = Arc::new(Zeroed::<Line>::new(1));
-        let cells = Arc::<Cells>::default();
+        let array = Arc::new(ZeroedArray::<Line>::new(1));
+        let one = WorkerSlot::new(1);
+        let spilled = Arc::<SpilledSets>::default();
         let reader = spawn({
-            let (array, cells) = (Arc::clone(&array), Arc::clone(&cells));
+            let (array, spilled) = (Arc::clone(&array), Arc::clone(&spilled));
             move || {
-                let slots = Slots::of(&array);
-                // A word beside a key that is not there yet would be the word of key 0, which is a hash like any other.
-                let set = slots.locate(0, 0, &cells);
+                let lines = Lines::of(&array);
+                // A set beside a key that is not there yet would be the set of key 0, which is a hash like any other.
+                let set = lines.find(0, 0, &spilled);
                 assert!(set.is_empty(), "nobody ever held that");
-                let set = slots.locate(7, 0, &cells);
-                assert!(set.is_empty() || set.word() == Few::one(1).word());
+                let set = lines.find(7, 0, &spilled);
+                assert!(set.is_empty() || set.word() == InlineSet::one(one).word());
             }
         });
-        array.as_slice()[0].slot(0, &cells).claim(7, brief::one(1));
-        // No more: a search ends at a vacant slot, of which the one writer always keeps one.
+        array.as_slice()[0]
+            .entry(0, &spilled)
+            .claim(7, CompactSet::one(one));
+        // No more: a search ends at a vacant entry, of which the one writer always keeps one.
         reader.join().unwrap();
-        let set = Slots::of(&array).locate(7, 0, &cells);
-        assert_eq!(set.word(), Few::one(1).word());
+        let set = Lines::of(&array).find(7, 0, &spilled);
+        assert_eq!(set.word(), InlineSet::one(one).word());
     });
 }
 
-/// A reader that looks for `stable`, twice, and must find it.
-fn sees(index: &Arc<Index>, stable: u64) -> super::JoinHandle<()> {
+/// A reader that looks up `stable`, twice, and must find it.
+fn reader_of(index: &Arc<Index>, stable: u64) -> super::JoinHandle<()> {
     let index = Arc::clone(index);
     spawn(move || {
         for _ in 0..2 {
@@ -53,7 +59,7 @@ fn growth_loses_nothing_and_frees_nothing_too_soon() {
     explore("table::growth", Orders::Preemptions(3), || {
         let index = small();
         let one = live(&index, 1, &[1, 2, 3, 4]);
-        let reader = sees(&index, 1);
+        let reader = reader_of(&index, 1);
         store(&index, one, &[5]);
         assert_eq!(index.events().growths, 1);
         let _ = index.sweep(4);
@@ -64,52 +70,52 @@ fn growth_loses_nothing_and_frees_nothing_too_soon() {
     });
 }
 
-/// Hashes whose search begins at the first of up to eight lines, each of another kind as `Line::was_passed` tells them apart.
-fn of_the_first_line(count: usize) -> Vec<u64> {
+/// Hashes whose home is the first of up to eight lines, each with another bit in the probe filter.
+fn hashes_of_first_line(count: usize) -> Vec<u64> {
     let directory = Directory::new(0, Arc::default());
-    let mut kinds = BTreeSet::new();
+    let mut bits = BTreeSet::new();
     let starts_there = |&hash: &u64| {
-        let scaled = directory.place(hash).scaled;
-        scaled < 1 << 61 && kinds.insert(scaled >> 32 & 31)
+        let fraction = directory.home_of(hash).fraction;
+        fraction < 1 << 61 && bits.insert(bit_number(fraction))
     };
     (1..).filter(starts_there).take(count).collect()
 }
 
-/// A full line sends readers on to a block that is beyond it, also while another one goes past.
+/// A full line sends readers on to a block that is beyond it, also while another key goes past.
 #[test]
-fn what_went_past_a_line_is_not_forgotten_there() {
-    explore("table::passed", Orders::Preemptions(3), || {
+fn a_line_does_not_forget_the_keys_that_went_past() {
+    explore("table::probe_filter", Orders::Preemptions(3), || {
         let index = Arc::new(Index::new(IndexConfig {
             shard_bits: 0,
-            initial_slots_per_shard: SLOTS_PER_LINE + 1,
+            initial_entries_per_shard: ENTRIES_PER_LINE + 1,
         }));
-        let hashes = of_the_first_line(SLOTS_PER_LINE + 3);
-        let (line, beyond) = hashes.split_at(SLOTS_PER_LINE);
+        let hashes = hashes_of_first_line(ENTRIES_PER_LINE + 3);
+        let (line, beyond) = hashes.split_at(ENTRIES_PER_LINE);
         let one = live(&index, 1, line);
         store(&index, one, &beyond[..1]);
-        let reader = sees(&index, beyond[0]);
+        let reader = reader_of(&index, beyond[0]);
         store(&index, one, &beyond[1..2]);
         reader.join().unwrap();
-        assert_eq!(index.events().growths, 0, "it was about one table");
+        assert_eq!(index.events().growths, 0, "it was one array throughout");
         assert_eq!(found(&index, &beyond[..2]), [(1, 2)]);
-        // Nothing says that this one ever went past.
+        // No filter has the bit of this one.
         assert_eq!(found(&index, &beyond[2..]), []);
         settle(&index);
     });
 }
 
-/// The same of the lines of a new generation.
+/// The same of the lines of a new array.
 #[test]
-fn what_a_copy_lets_past_a_line_is_found() {
-    explore("table::passed_in_copy", Orders::Preemptions(2), || {
+fn keys_that_go_past_a_line_in_a_copy_are_found() {
+    explore("table::copied_filter", Orders::Preemptions(2), || {
         let index = Arc::new(Index::new(IndexConfig {
             shard_bits: 0,
-            initial_slots_per_shard: SLOTS_PER_LINE + 1,
+            initial_entries_per_shard: ENTRIES_PER_LINE + 1,
         }));
-        let hashes = of_the_first_line(most_keys(2 * SLOTS_PER_LINE) + 1);
+        let hashes = hashes_of_first_line(max_keys(2 * ENTRIES_PER_LINE) + 1);
         let (last, first) = hashes.split_last().unwrap();
         let one = live(&index, 1, first);
-        let reader = sees(&index, hashes[SLOTS_PER_LINE]);
+        let reader = reader_of(&index, hashes[ENTRIES_PER_LINE]);
         store(&index, one, &[*last]);
         assert_eq!(index.events().growths, 1);
         reader.join().unwrap();
@@ -157,7 +163,7 @@ fn giving_up_a_table_frees_nothing_too_soon() {
     });
 }
 
-/// Keys 2 and 3 each take the place of the one before, once nobody can see that one there.
+/// Keys 2 and 3 each replace the one before, once no reader can see that one there.
 #[test]
 fn a_key_replaced_in_place_brings_no_holder_of_the_old_one() {
     explore("table::replaced_key", Orders::Preemptions(3), || {
@@ -182,7 +188,7 @@ fn a_key_replaced_in_place_brings_no_holder_of_the_old_one() {
         });
         remove(&index, two, &[2]);
         for _ in 0..3 {
-            index.shared.grace.step();
+            index.shared.reclaimer.try_advance();
         }
         store(&index, three, &[3]);
         reader.join().unwrap();

@@ -1,19 +1,19 @@
-//! The same under `loom`, which runs a test in every order of its threads' accesses, and lets every load return every
-//! value that the memory model allows.
+//! The replacement under `loom`, which runs a test in every order of its threads' accesses, and lets every load return
+//! every value that the memory model allows.
 //!
-//! `loom` and not a scheduler of threads alone (such as `shuttle`), because the question is as much which
-//! orderings are needed as which interleavings are right: only `loom` lets a relaxed load be late. Three things are
-//! added to it:
+//! `loom` and not a scheduler of threads alone (such as `shuttle`), because the question is as much which orderings are
+//! needed as which interleavings are right: only `loom` lets a relaxed load be late. Three things are added to it:
 //!
-//! - It takes a `SeqCst` load for an acquiring one, which is too weak for the epoch and its counters. Here such a load
-//!   always has the newest value and acquires it, without publishing anything of its own. That is what it means where, as
-//!   there, the stores it must not miss are `SeqCst` read-modify-writes: in one interleaving the accesses have one order.
-//! - It does not know that memory is freed. Here what is dropped through the grace period is checked for having been
-//!   read last *before* that (in the sense of happens-before), is kept, and may not be touched again.
-//! - A `try_write` sees locks that are held, and `OnceLock`, which it lacks.
+//! - `loom` takes a `SeqCst` load for an acquiring one, which is too weak for the epoch and its counters. Here such a load
+//!   always has the newest value and acquires it, without publishing anything of its own. This is its meaning where, as
+//!   there, the stores that it must not miss are `SeqCst` read-modify-writes: in one interleaving the accesses have one
+//!   order.
+//! - `loom` does not know that memory is freed. Here an object dropped after a grace period must have been read last
+//!   *before* that (in the sense of happens-before). It goes into a quarantine, and may not be touched again.
+//! - A `try_write` sees locks that are held, and there is a `OnceLock`, which `loom` lacks.
 //!
 //! `unsafe` here: cells shared between threads, and memory kept past its end. Sound because all threads of a model are one
-//! thread of the machine, and a grave is made by the one owner of its memory, who does not use it again.
+//! thread of the machine, and memory is put into quarantine by its one owner, who does not use it again.
 
 use std::alloc::{Layout, dealloc};
 use std::any::Any;
@@ -22,42 +22,42 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 thread_local! {
-    /// What was dropped in this run of the model. All its threads are one thread of the machine.
-    static GRAVEYARD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
+    /// Objects dropped in this run of the model. All its threads are one thread of the machine.
+    static QUARANTINE: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Keeps memory that the run may still, by mistake, touch.
-pub(crate) fn bury(item: impl Any) {
-    GRAVEYARD.with_borrow_mut(|graves| graves.push(Box::new(item)));
+/// Keeps memory that the run may still touch by mistake.
+pub(crate) fn quarantine(item: impl Any) {
+    QUARANTINE.with_borrow_mut(|graves| graves.push(Box::new(item)));
 }
 
-/// Memory to be given back when the run is over.
-pub(crate) struct Grave {
+/// Memory to be freed when the run is over.
+pub(crate) struct FreedMemory {
     memory: *mut u8,
     layout: Layout,
 }
 
-impl Grave {
+impl FreedMemory {
     pub fn new(memory: *mut u8, layout: Layout) -> Self {
         Self { memory, layout }
     }
 }
 
-impl Drop for Grave {
+impl Drop for FreedMemory {
     fn drop(&mut self) {
         // SAFETY: made by the one owner of memory of that layout, when it ended.
         unsafe { dealloc(self.memory, self.layout) };
     }
 }
 
-/// To be called first in every run.
+/// Frees the quarantine; to be called first in every run.
 #[cfg(test)]
-pub(crate) fn fresh_graveyard() {
-    GRAVEYARD.with_borrow_mut(Vec::clear);
+pub(crate) fn empty_quarantine() {
+    QUARANTINE.with_borrow_mut(Vec::clear);
 }
 
 pub(crate) mod atomic {
-    use super::Alive;
+    use super::Liveness;
     use loom::sync::atomic as modelled;
     pub(crate) use loom::sync::atomic::AtomicPtr;
     pub(crate) use std::sync::atomic::Ordering;
@@ -67,7 +67,7 @@ pub(crate) mod atomic {
             #[derive(Default)]
             pub(crate) struct $name {
                 value: modelled::$name,
-                alive: Alive,
+                alive: Liveness,
             }
 
             #[allow(dead_code, reason = "the same surface for every width")]
@@ -76,7 +76,7 @@ pub(crate) mod atomic {
                 pub fn new(value: $int) -> Self {
                     Self {
                         value: modelled::$name::new(value),
-                        alive: Alive::default(),
+                        alive: Liveness::default(),
                     }
                 }
 
@@ -84,7 +84,7 @@ pub(crate) mod atomic {
                 pub fn load(&self, order: Ordering) -> $int {
                     self.alive.check();
                     if order == Ordering::SeqCst {
-                        // An exchange that can't succeed has the newest value and stores nothing.
+                        // An exchange that cannot succeed has the newest value and stores nothing.
                         let newest = self.value.compare_exchange(
                             <$int>::MAX,
                             <$int>::MAX,
@@ -147,9 +147,9 @@ pub(crate) mod atomic {
 
                 /// Its memory is freed: every access must have happened before.
                 #[track_caller]
-                pub fn end(&mut self) {
+                pub fn mark_freed(&mut self) {
                     self.value.with_mut(|_| ());
-                    self.alive.end();
+                    self.alive.mark_freed();
                 }
             }
         };
@@ -160,25 +160,25 @@ pub(crate) mod atomic {
     integer!(AtomicUsize, usize);
 }
 
-/// Whether the memory it lies in may still be read.
+/// Whether the memory that it lies in may still be read.
 #[derive(Default)]
-struct Alive {
-    ended: Cell<bool>,
+struct Liveness {
+    freed: Cell<bool>,
 }
 
-impl Alive {
+impl Liveness {
     #[track_caller]
     fn check(&self) {
-        assert!(!self.ended.get(), "memory was used after it was freed");
+        assert!(!self.freed.get(), "memory was used after it was freed");
     }
 
-    fn end(&self) {
-        self.ended.set(true);
+    fn mark_freed(&self) {
+        self.freed.set(true);
     }
 }
 
-// SAFETY: all threads of a model are one thread of the machine, and nothing switches between them in `Alive`.
-unsafe impl Sync for Alive {}
+// SAFETY: all threads of a model are one thread of the machine, and nothing switches between them in `Liveness`.
+unsafe impl Sync for Liveness {}
 
 #[derive(Default)]
 pub(crate) struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
@@ -190,50 +190,50 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Part of what is published by a pointer and retired through the grace period.
+/// Part of an object that is published by a pointer and retired later.
 #[derive(Default)]
-pub(crate) struct Guarded {
+pub(crate) struct Tracker {
     reads: loom::cell::UnsafeCell<()>,
-    alive: Alive,
+    alive: Liveness,
 }
 
-impl Guarded {
+impl Tracker {
     #[track_caller]
     pub fn read(&self) {
         self.alive.check();
         self.reads.with(|_| ());
     }
 
-    /// Its owner is freed, or changed as if nobody could read it: every reading must have happened before.
+    /// Its owner is freed, or changed as if nobody could read it: every read must have happened before.
     #[track_caller]
-    pub fn end(&self) {
+    pub fn mark_freed(&self) {
         self.reads.with_mut(|_| ());
-        self.alive.end();
+        self.alive.mark_freed();
     }
 }
 
-// SAFETY: as for `Alive`; the cell holds nothing.
-unsafe impl Sync for Guarded {}
+// SAFETY: as for `Liveness`; the cell holds nothing.
+unsafe impl Sync for Tracker {}
 
-/// What has a [`Guarded`] in it.
-pub(crate) trait HasGuard {
-    fn guard(&self) -> &Guarded;
+/// An object that contains a [`Tracker`].
+pub(crate) trait HasTracker {
+    fn tracker(&self) -> &Tracker;
 }
 
-/// To be retired: its end is checked when this is dropped.
-pub(crate) fn leaving<T: HasGuard + 'static>(item: Arc<T>) -> Leaving<T> {
-    Leaving(Some(item))
+/// Wraps an object to be retired: when the wrapper is dropped, nobody may read the object any more.
+pub(crate) fn track_retired<T: HasTracker + 'static>(item: Arc<T>) -> RetiredArc<T> {
+    RetiredArc(Some(item))
 }
 
-pub(crate) struct Leaving<T: HasGuard + 'static>(Option<Arc<T>>);
+pub(crate) struct RetiredArc<T: HasTracker + 'static>(Option<Arc<T>>);
 
-impl<T: HasGuard + 'static> Drop for Leaving<T> {
+impl<T: HasTracker + 'static> Drop for RetiredArc<T> {
     fn drop(&mut self) {
         if let Some(item) = self.0.take() {
             if !std::thread::panicking() {
-                item.guard().end();
+                item.tracker().mark_freed();
             }
-            bury(item);
+            quarantine(item);
         }
     }
 }
@@ -253,9 +253,9 @@ impl<T> Mutex<T> {
     }
 }
 
-/// `loom`'s own, with one thing more: it does not take the release of a lock for an event, which is right for those
-/// who wait for it, but a `try_write` that comes before it fails. `seen` is touched by both, so that each order is
-/// among those that are explored.
+/// `loom`'s own lock, with one addition. `loom` does not take the release of a lock for an event, which is right for threads
+/// that wait for it; but a `try_write` that comes before the release fails. Both touch `seen`, so that each order is among
+/// those that are explored.
 pub(crate) struct RwLock<T> {
     lock: loom::sync::RwLock<T>,
     seen: Seen,
@@ -314,7 +314,7 @@ impl<T> RwLock<T> {
     }
 }
 
-/// Written once, under a lock; whoever sees that it is written sees what was written.
+/// A value written once, under a lock. A thread that sees that it is written sees the value.
 pub(crate) struct OnceLock<T> {
     written: atomic::AtomicU32,
     lock: Mutex<()>,
@@ -355,7 +355,7 @@ pub(crate) fn thread_number() -> usize {
     number.0
 }
 
-/// A hasher that keeps the last number it is given, which of a thread's id is the thread's.
+/// A hasher that keeps the last number it is given: of a thread's id, that is the thread's number.
 struct Number(usize);
 
 impl Hasher for Number {

@@ -1,4 +1,4 @@
-//! What the machine offers, where `std` and `parking_lot` do not say it in the form that can also be modelled.
+//! Primitives for real machines, where `std` and `parking_lot` have none in a form that can also be modelled.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -18,23 +18,23 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Part of what is published by a pointer and retired through the grace period: a model sees by it when its
-/// owner is read and when it ends. Here it is nothing.
+/// Part of an object that is published by a pointer and retired later: it tells a model when the object is read and when it
+/// is freed. Here it is empty.
 #[derive(Default)]
-pub(crate) struct Guarded(());
+pub(crate) struct Tracker(());
 
-impl Guarded {
+impl Tracker {
     #[inline(always)]
     pub fn read(&self) {}
 }
 
-/// To be retired; a model keeps its memory, to see who still reads it.
+/// Wraps an object to be retired; a model keeps its memory, to see who still reads it.
 #[inline(always)]
-pub(crate) fn leaving<T>(item: Arc<T>) -> Arc<T> {
+pub(crate) fn track_retired<T>(item: Arc<T>) -> Arc<T> {
     item
 }
 
-/// Threads are numbered in the order of their first question, by the process.
+/// The number of this thread. Threads are numbered by the process in the order in which they first ask.
 #[inline]
 pub(crate) fn thread_number() -> usize {
     static NEXT: atomic::AtomicUsize = atomic::AtomicUsize::new(0);

@@ -1,5 +1,5 @@
-//! What the differential test is made of.
+//! Parts of the differential test.
 
-pub mod both;
+pub mod comparison;
 pub mod model;
 pub mod ops;

@@ -1,30 +1,30 @@
-//! The oracle: a nested dictionary per life of a worker, and the definitions of the answers, spelt out.
+//! The model: a nested dictionary per worker slot and generation, and the definitions of the answers, spelt out.
 
 use std::collections::BTreeSet;
 
 use kvatlas_index::{SlotId, Tier, TierSummary, WorkerKey};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
+pub enum State {
     Staged,
     Live,
     Suspended,
-    Dead,
+    Retired,
 }
 
-pub struct Life {
+pub struct Slot {
     pub id: SlotId,
     pub key: WorkerKey,
-    pub phase: Phase,
+    pub state: State,
     pub tiers: [BTreeSet<u64>; 4],
 }
 
-impl Life {
+impl Slot {
     pub fn holds(&self, hash: u64) -> bool {
         self.tiers.iter().any(|tier| tier.contains(&hash))
     }
 
-    pub fn anywhere(&self) -> BTreeSet<u64> {
+    pub fn on_any_tier(&self) -> BTreeSet<u64> {
         self.tiers.iter().flatten().copied().collect()
     }
 
@@ -39,63 +39,63 @@ impl Life {
 
 #[derive(Default)]
 pub struct Model {
-    pub lives: Vec<Life>,
+    pub slots: Vec<Slot>,
 }
 
 impl Model {
-    pub fn store(&mut self, life: usize, tier: Tier, hashes: &[u64]) -> usize {
-        let life = &mut self.lives[life];
-        if life.phase == Phase::Dead {
+    pub fn store(&mut self, slot: usize, tier: Tier, hashes: &[u64]) -> usize {
+        let slot = &mut self.slots[slot];
+        if slot.state == State::Retired {
             return 0;
         }
         hashes
             .iter()
-            .filter(|&&hash| life.tiers[tier as usize].insert(hash))
+            .filter(|&&hash| slot.tiers[tier as usize].insert(hash))
             .count()
     }
 
-    pub fn remove(&mut self, life: usize, tier: Tier, hashes: &[u64]) -> usize {
-        let life = &mut self.lives[life];
-        if life.phase == Phase::Dead {
+    pub fn remove(&mut self, slot: usize, tier: Tier, hashes: &[u64]) -> usize {
+        let slot = &mut self.slots[slot];
+        if slot.state == State::Retired {
             return 0;
         }
         hashes
             .iter()
-            .filter(|hash| life.tiers[tier as usize].remove(hash))
+            .filter(|hash| slot.tiers[tier as usize].remove(hash))
             .count()
     }
 
-    pub fn enter(&mut self, life: usize, phase: Phase) {
-        let life = &mut self.lives[life];
-        match (life.phase, phase) {
-            (Phase::Dead, _) | (Phase::Staged, Phase::Suspended) => {}
-            _ => life.phase = phase,
+    pub fn set_state(&mut self, slot: usize, state: State) {
+        let slot = &mut self.slots[slot];
+        match (slot.state, state) {
+            (State::Retired, _) | (State::Staged, State::Suspended) => {}
+            _ => slot.state = state,
         }
     }
 
-    /// All workers with at least one leading block, by the order of answers.
+    /// All workers with at least one leading block, in the order of answers.
     pub fn find(&self, sequence_hashes: &[u64]) -> Vec<(WorkerKey, u32)> {
         let mut found: Vec<(WorkerKey, u32)> = self
-            .lives
+            .slots
             .iter()
-            .filter(|life| life.phase == Phase::Live)
-            .map(|life| {
+            .filter(|slot| slot.state == State::Live)
+            .map(|slot| {
                 (
-                    life,
+                    slot,
                     sequence_hashes
                         .iter()
-                        .take_while(|&&h| life.holds(h))
+                        .take_while(|&&h| slot.holds(h))
                         .count(),
                 )
             })
             .filter(|&(_, depth)| depth > 0)
-            .map(|(life, depth)| (life.key, depth as u32))
+            .map(|(slot, depth)| (slot.key, depth as u32))
             .collect();
         found.sort_unstable_by_key(|&(key, depth)| (std::cmp::Reverse(depth), key));
         found
     }
 
-    /// What is left of an answer under a limit.
+    /// The rows that a limit leaves of an answer.
     pub fn limited(
         &self,
         found: &[(WorkerKey, u32)],

@@ -1,33 +1,33 @@
-//! Look-ups of every kind, each checked for having been possible.
+//! Readers: look-ups of every kind, whose answers must have been possible.
 
 use std::collections::BTreeSet;
 
-use kvatlas_index::{FindOptions, Matches, Pairs, Query, SlotFilter, WorkerKey};
+use kvatlas_index::{FindOptions, Matches, Pairs, Query, WorkerFilter, WorkerKey, WorkerSlot};
 
-use crate::promise::{Asked, Promise, Range, check};
+use crate::bounds::{Asked, Bounds, DepthRange, check};
 use crate::random::Random;
 use crate::world::{
-    BLOCKS, PASSING, REPLACED, STABLE, Subject, TOGGLED, TOGGLED_BLOCKS, Told, World, chunks,
+    BLOCKS, PASSING, Progress, REPLACED, STABLE, Subject, TOGGLED, TOGGLED_BLOCKS, World, chunks,
     prompt,
 };
 
-/// More than a reader's buffers keep the bits of.
+/// More filters than a reader's buffers cache.
 const FILTERS: u64 = 6;
-/// More than are under way at a time.
+/// More queries than are in progress at a time.
 const BATCH: u64 = 12;
 
-/// Looks up until told to stop, with buffers, filters and random numbers of its own.
+/// A reader, with its own buffers, filters and random numbers.
 pub struct Reader<'a> {
     world: &'a World,
     random: Random,
     filters: Vec<Named>,
     matches: Vec<Matches>,
     pairs: Vec<Pairs>,
-    /// Look-ups by what was special about them.
+    /// Numbers of look-ups so far.
     pub asked: Asks,
 }
 
-/// How many look-ups there were of a kind.
+/// Numbers of look-ups of each kind.
 #[derive(Default, Debug)]
 pub struct Asks {
     pub all: u64,
@@ -52,11 +52,11 @@ impl Asks {
     }
 }
 
-/// A filter, and whom it means.
+/// A filter, and the workers that it includes.
 struct Named {
-    filter: SlotFilter,
+    filter: WorkerFilter,
     workers: BTreeSet<u64>,
-    /// By life of a slot: once the life of the replaced one's is over, it is not meant any more.
+    /// Whether it lists slots. Then it no longer includes the replaced worker once that has another slot.
     by_slot: bool,
 }
 
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// One call, of one query or several.
+    /// Makes one call, with one query or several, and checks the answers.
     pub fn ask(&mut self) {
         let together = self.random.one_in(4);
         let count = if together {
@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
             },
             filter: named.map(|named| &self.filters[named].filter),
         };
-        let before = self.world.told();
+        let before = self.world.progress();
         let queries: Vec<_> = questions.iter().map(Question::query).collect();
         let index = &self.world.index;
         match (by_slot, together) {
@@ -141,9 +141,9 @@ impl<'a> Reader<'a> {
         let filter = named.map(|named| &self.filters[named]);
         let mut cut = 0;
         for (place, question) in questions.iter().enumerate() {
-            let promise = self.promise(question, before, filter);
+            let bounds = self.bounds(question, before, filter);
             let found = if by_slot {
-                self.found_by_slot(place, &promise)
+                self.found_by_slot(place, &bounds)
             } else {
                 Some(self.found(place))
             };
@@ -154,13 +154,13 @@ impl<'a> Reader<'a> {
                 min_depth: options.min_depth,
             };
             cut += u64::from(options.limit > 0 && found.len() == options.limit);
-            if let Err(why) = check(asked, &promise, &found) {
+            if let Err(why) = check(asked, &bounds, &found) {
                 let Question {
                     subject, by_chunks, ..
                 } = question;
                 panic!(
                     "{subject:?}, {} blocks, by chunks: {by_chunks}, {options:?}, together: {together}: \
-                     {why}\nfound {found:?}\npossible {promise:?}",
+                     {why}\nfound {found:?}\npossible {bounds:?}",
                     question.hashes.len()
                 );
             }
@@ -187,7 +187,7 @@ impl<'a> Reader<'a> {
             10 => Subject::Tide,
             11 => Subject::Tiered,
             12 => Subject::Cleared,
-            _ => Subject::Nobody(1 << 40 | random.below(1 << 20)),
+            _ => Subject::Unknown(1 << 40 | random.below(1 << 20)),
         };
         let whole = BLOCKS;
         let blocks = match random.below(4) {
@@ -207,16 +207,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What the answer may say, of those who are meant.
-    fn promise(&self, question: &Question, before: Told, filter: Option<&Named>) -> Promise {
-        let mut promise = self.world.promise(question.subject, before);
+    /// The bounds of an answer, of workers that the filter includes.
+    fn bounds(&self, question: &Question, before: Progress, filter: Option<&Named>) -> Bounds {
+        let mut bounds = self.world.bounds(question.subject, before);
         if let Some(named) = filter {
-            promise.retain(|who, _| named.workers.contains(who));
-            if let (true, Some(range)) = (named.by_slot, promise.get_mut(&REPLACED)) {
-                *range = Range::whole_or_not(range.most);
+            bounds.retain(|who, _| named.workers.contains(who));
+            if let (true, Some(range)) = (named.by_slot, bounds.get_mut(&REPLACED)) {
+                *range = DepthRange::all_or_nothing(range.most);
             }
         }
-        promise
+        bounds
     }
 
     fn found(&self, place: usize) -> Vec<(u64, usize)> {
@@ -237,12 +237,12 @@ impl<'a> Reader<'a> {
         found
     }
 
-    /// Nothing if a slot was handed on from one who may have been found to another: then it does not say whose it was.
-    fn found_by_slot(&self, place: usize, promise: &Promise) -> Option<Vec<(u64, usize)>> {
+    /// None if a slot was reused from one worker that may have been found to another: then it does not say whose it was.
+    fn found_by_slot(&self, place: usize, bounds: &Bounds) -> Option<Vec<(u64, usize)>> {
         let Pairs { slots, depths, .. } = &self.pairs[place];
         assert_eq!(slots.len(), depths.len());
-        let owner = |&number: &u16| match self.world.owners(number, promise)[..] {
-            [] => panic!("slot {number} is of no one who may be found: {promise:?}"),
+        let owner = |&slot: &WorkerSlot| match self.world.owners(slot, bounds)[..] {
+            [] => panic!("{slot:?} is of no worker that may be found: {bounds:?}"),
             [owner] => Some(owner),
             _ => None,
         };
@@ -253,25 +253,25 @@ impl<'a> Reader<'a> {
 }
 
 impl Named {
-    /// About two thirds of all workers; by slot, of those who stay in theirs, and the first one of the replaced.
+    /// A filter of about two thirds of all workers; by slot, of those that keep theirs, and of the replaced worker's first.
     fn random(world: &World, random: &mut Random, by_slot: bool) -> Self {
-        let mut meant = |_: &u64| !random.one_in(3);
+        let mut included = |_: &u64| !random.one_in(3);
         if by_slot {
             let stay = world.fixed.iter().copied();
             let slots: Vec<_> = stay
-                .filter(|(who, _)| meant(who))
+                .filter(|(who, _)| included(who))
                 .chain([(REPLACED, world.replaced)])
                 .collect();
             return Self {
-                filter: SlotFilter::of_slots(slots.iter().map(|&(_, slot)| slot)),
+                filter: WorkerFilter::of_slots(slots.iter().map(|&(_, slot)| slot)),
                 workers: slots.iter().map(|&(who, _)| who).collect(),
                 by_slot,
             };
         }
         let workers: BTreeSet<u64> = world
-            .everybody()
+            .all_workers()
             .into_iter()
-            .filter(|who| meant(who))
+            .filter(|who| included(who))
             .collect();
         let unknown = [PASSING - 1, u64::MAX];
         let keys = workers.iter().copied().chain(unknown);
@@ -280,7 +280,7 @@ impl Named {
             dp_rank: 0,
         };
         Self {
-            filter: SlotFilter::of_workers(keys.map(key)),
+            filter: WorkerFilter::of_workers(keys.map(key)),
             workers,
             by_slot,
         }

@@ -1,24 +1,24 @@
-//! Who shares the table, what each holds, and what is known of it at a moment.
+//! The workers that share the table, their prompts, and the bounds of answers at a moment.
 //!
-//! Writers tell, before and after each step, how far they are; a reader looks at that before and after its look-up. So
-//! the promise about an answer is as narrow as can be known from outside.
+//! Writers note their progress before and after each step; a reader reads that before and after its look-up. So the bounds
+//! of an answer are as narrow as can be known from outside.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use kvatlas_hashing::sequence_step;
-use kvatlas_index::{Index, IndexConfig, SlotId, Tier, WorkerKey};
+use kvatlas_index::{Index, IndexConfig, SlotId, Tier, WorkerKey, WorkerSlot};
 
-use crate::promise::{Promise, Range};
+use crate::bounds::{Bounds, DepthRange};
 
 /// Miri takes some thousand times as long for each.
 pub const BLOCKS: usize = if cfg!(miri) { 14 } else { 90 };
 pub const CROWD: u64 = 80;
 pub const TOGGLED_BLOCKS: usize = if cfg!(miri) { 4 } else { 12 };
-/// Workers on the ladder, and blocks from one rung to the next; each rung has four workers.
+/// Workers on the ladder, and blocks from one rung to the next. Each rung has four workers.
 const LADDER_WORKERS: u64 = 24;
 const RUNG: usize = if cfg!(miri) { 2 } else { 10 };
-/// How deep those who pass by hold the ladder's prompt: as deep as those of one rung.
+/// Depth to which passing workers hold the ladder's prompt: that of one rung.
 pub const PASSING_ON_LADDER: usize = 4 * RUNG;
 
 pub const STABLE: u64 = 1_000;
@@ -33,7 +33,7 @@ pub const TIDE: u64 = 8_000;
 pub const TIERED: u64 = 8_100;
 pub const CLEARED: u64 = 8_200;
 
-/// What a look-up asks for: a prompt, and how many of its blocks.
+/// The prompt that a look-up asks for.
 #[derive(Clone, Copy, Debug)]
 pub enum Subject {
     Stable(u64),
@@ -46,42 +46,42 @@ pub enum Subject {
     Tide,
     Tiered,
     Cleared,
-    Nobody(u64),
+    Unknown(u64),
 }
 
-/// How far the writers are.
+/// The progress of the writers.
 #[derive(Clone, Copy)]
-pub struct Told {
-    /// Four steps a lap, see [`Passing`].
+pub struct Progress {
+    /// Lap and step of the passing worker: four steps a lap, see [`Passing`].
     passing: u64,
     tide: u64,
 }
 
-/// The steps of a worker's life that passes by.
+/// The steps of a passing worker.
 #[derive(Clone, Copy)]
 pub enum Passing {
-    Coming,
+    Joining,
     /// It has all that it will ever have, and is matchable.
-    There,
+    Present,
     Leaving,
-    Gone,
+    Left,
 }
 
 pub struct World {
     pub index: Index,
-    /// Slots that are of one worker from start to end, by worker.
+    /// Workers that keep their slots from start to end.
     pub fixed: Vec<(u64, SlotId)>,
-    /// The first slot of the one whose set is replaced.
+    /// The first slot of the worker whose set is replaced.
     pub replaced: SlotId,
-    owners: HashMap<u16, u64>,
-    /// The slot of each who passes by; 0: not yet known; else its number and one.
+    owners: HashMap<WorkerSlot, u64>,
+    /// The slot of each passing worker plus one; 0 while it is not known.
     passing_slots: Vec<AtomicU64>,
     passing: AtomicU64,
     tide: AtomicU64,
     highest: AtomicU64,
 }
 
-/// The chunk hashes of the prompt that stands for `who`.
+/// The chunk hashes of worker `who`'s prompt.
 pub fn chunks(who: u64) -> Vec<u64> {
     let first = who.wrapping_mul(0x2545_f491_4f6c_dd1d);
     let others = (1..BLOCKS as u64).map(|block| who << 16 | block);
@@ -114,11 +114,11 @@ pub fn live(index: &Index, worker_id: u64, hashes: &[u64]) -> SlotId {
 }
 
 impl World {
-    /// With everybody in it who stays, for so many laps.
+    /// A world with all workers that stay, for so many laps.
     pub fn new(laps: u64) -> Self {
         let index = Index::new(IndexConfig {
             shard_bits: 1,
-            initial_slots_per_shard: 1,
+            initial_entries_per_shard: 1,
         });
         let mut fixed = Vec::new();
         let mut settle = |who: u64, of: u64, depth: usize| {
@@ -145,7 +145,7 @@ impl World {
         Self {
             owners: fixed
                 .iter()
-                .map(|&(who, slot)| (slot.number(), who))
+                .map(|&(who, slot)| (slot.slot(), who))
                 .collect(),
             index,
             fixed,
@@ -162,8 +162,8 @@ impl World {
         found.unwrap().1
     }
 
-    /// Everybody who may ever be found.
-    pub fn everybody(&self) -> BTreeSet<u64> {
+    /// All workers that may ever be found.
+    pub fn all_workers(&self) -> BTreeSet<u64> {
         let fixed = self.fixed.iter().map(|&(who, _)| who);
         let crowd = CROWDED + 1..=CROWDED + CROWD;
         let passing = (0..self.passing_slots.len() as u64).map(|lap| PASSING + lap);
@@ -171,114 +171,117 @@ impl World {
         fixed.chain(others).collect()
     }
 
-    /// How deep the growing one is about to be.
-    pub fn tell_growing(&self, depth: usize) {
+    /// Notes the depth that the growing worker is about to have.
+    pub fn note_growing(&self, depth: usize) {
         self.highest.fetch_max(depth as u64, SeqCst);
     }
 
-    pub fn tell_passing(&self, lap: u64, step: Passing) {
+    pub fn note_passing(&self, lap: u64, step: Passing) {
         self.passing.store(4 * lap + step as u64, SeqCst);
     }
 
-    /// Before it is matchable.
-    pub fn tell_passing_slot(&self, lap: u64, slot: SlotId) {
-        self.passing_slots[lap as usize].store(u64::from(slot.number()) + 1, SeqCst);
+    /// Notes the slot of a passing worker, before it is matchable.
+    pub fn note_passing_slot(&self, lap: u64, slot: SlotId) {
+        self.passing_slots[lap as usize].store(slot.slot().index() as u64 + 1, SeqCst);
     }
 
-    /// The tide is between these depths; each call is told from every other one.
-    pub fn tell_tide(&self, low: usize, high: usize) {
+    /// Notes that the tide is between these depths; each note differs from every other one.
+    pub fn note_tide(&self, low: usize, high: usize) {
         let turn = (self.tide.load(SeqCst) >> 32) + 1;
         self.tide
             .store(turn << 32 | (low as u64) << 16 | high as u64, SeqCst);
     }
 
-    pub fn told(&self) -> Told {
-        Told {
+    /// The progress at this moment.
+    pub fn progress(&self) -> Progress {
+        Progress {
             passing: self.passing.load(SeqCst),
             tide: self.tide.load(SeqCst),
         }
     }
 
-    /// The lap of those who pass by.
+    /// The lap of the passing worker.
     pub fn lap(&self) -> u64 {
         self.passing.load(SeqCst) / 4
     }
 
-    /// What an answer may say that came between `before` and now.
-    pub fn promise(&self, subject: Subject, before: Told) -> Promise {
-        let after = self.told();
-        let one = |who, range| Promise::from([(who, range)]);
+    /// The bounds of an answer that came between `before` and now.
+    pub fn bounds(&self, subject: Subject, before: Progress) -> Bounds {
+        let after = self.progress();
+        let one = |who, range| Bounds::from([(who, range)]);
         match subject {
-            Subject::Stable(who) => one(who, Range::always(BLOCKS)),
+            Subject::Stable(who) => one(who, DepthRange::always(BLOCKS)),
             Subject::Growing => {
                 let ever = self.highest.load(SeqCst) as usize;
-                one(GROWING, Range::between(0, ever))
+                one(GROWING, DepthRange::between(0, ever))
             }
-            Subject::Replaced => one(REPLACED, Range::always(BLOCKS)),
+            Subject::Replaced => one(REPLACED, DepthRange::always(BLOCKS)),
             Subject::Passing(lap) => self
                 .passed(before, after, BLOCKS)
                 .filter(|&(who, _)| who == PASSING + lap)
                 .collect(),
             Subject::Crowd => {
                 let members = CROWDED + 1..=CROWDED + CROWD;
-                let mut promise: Promise = members
-                    .map(|who| (who, Range::between(0, BLOCKS - 1)))
+                let mut bounds: Bounds = members
+                    .map(|who| (who, DepthRange::between(0, BLOCKS - 1)))
                     .collect();
-                promise.insert(CROWDED, Range::always(BLOCKS));
-                promise
+                bounds.insert(CROWDED, DepthRange::always(BLOCKS));
+                bounds
             }
             Subject::Toggled(first) => (first..first + 6)
                 .map(|who| {
                     let least = if who < first + 3 { TOGGLED_BLOCKS } else { 0 };
-                    (who, Range::between(least, TOGGLED_BLOCKS))
+                    (who, DepthRange::between(least, TOGGLED_BLOCKS))
                 })
                 .collect(),
             Subject::Ladder => (0..LADDER_WORKERS)
-                .map(|place| (LADDER + place, Range::always(rung(place))))
+                .map(|place| (LADDER + place, DepthRange::always(rung(place))))
                 .chain(self.passed(before, after, PASSING_ON_LADDER))
                 .collect(),
             Subject::Tide if before.tide == after.tide => {
                 let (low, high) = (after.tide >> 16 & 0xffff, after.tide & 0xffff);
-                one(TIDE, Range::between(low as usize, high as usize))
+                one(TIDE, DepthRange::between(low as usize, high as usize))
             }
-            Subject::Tide => one(TIDE, Range::between(0, BLOCKS)),
-            Subject::Tiered => one(TIERED, Range::always(BLOCKS)),
-            Subject::Cleared => one(CLEARED, Range::between(0, BLOCKS)),
-            Subject::Nobody(_) => Promise::new(),
+            Subject::Tide => one(TIDE, DepthRange::between(0, BLOCKS)),
+            Subject::Tiered => one(TIERED, DepthRange::always(BLOCKS)),
+            Subject::Cleared => one(CLEARED, DepthRange::between(0, BLOCKS)),
+            Subject::Unknown(_) => Bounds::new(),
         }
     }
 
-    /// Those who may have been there meanwhile, each with all its blocks. Whoever was there from before to after, must be.
+    /// Passing workers that may have been present meanwhile, each with all its blocks. One that was present throughout must be
+    /// found.
     fn passed(
         &self,
-        before: Told,
-        after: Told,
+        before: Progress,
+        after: Progress,
         depth: usize,
-    ) -> impl Iterator<Item = (u64, Range)> {
-        let there = |lap: u64| 4 * lap + Passing::There as u64;
-        let gone = |lap: u64| 4 * lap + Passing::Gone as u64;
+    ) -> impl Iterator<Item = (u64, DepthRange)> {
+        let present = |lap: u64| 4 * lap + Passing::Present as u64;
+        let left = |lap: u64| 4 * lap + Passing::Left as u64;
         (before.passing / 4..=after.passing / 4).filter_map(move |lap| {
-            if before.passing >= gone(lap) {
+            if before.passing >= left(lap) {
                 return None;
             }
-            let throughout = (before.passing, after.passing) == (there(lap), there(lap));
+            let throughout = (before.passing, after.passing) == (present(lap), present(lap));
             let range = if throughout {
-                Range::always(depth)
+                DepthRange::always(depth)
             } else {
-                Range::whole_or_not(depth)
+                DepthRange::all_or_nothing(depth)
             };
             Some((PASSING + lap, range))
         })
     }
 
-    /// Whose slot it may have been, among those of the promise and those who stay: more than one if it was handed on meanwhile.
-    pub fn owners(&self, number: u16, promise: &Promise) -> Vec<u64> {
-        let passing = promise.keys().copied().filter(|&who| {
+    /// Workers that may have owned the slot, among those of the bounds and those that stay. There are several if it was
+    /// reused meanwhile.
+    pub fn owners(&self, slot: WorkerSlot, bounds: &Bounds) -> Vec<u64> {
+        let passing = bounds.keys().copied().filter(|&who| {
             let lap = who.checked_sub(PASSING);
-            let slot = lap.and_then(|lap| self.passing_slots.get(lap as usize));
-            slot.is_some_and(|slot| slot.load(SeqCst) == u64::from(number) + 1)
+            let passing = lap.and_then(|lap| self.passing_slots.get(lap as usize));
+            passing.is_some_and(|passing| passing.load(SeqCst) == slot.index() as u64 + 1)
         });
-        let staying = self.owners.get(&number).copied();
+        let staying = self.owners.get(&slot).copied();
         passing.chain(staying).collect()
     }
 }
@@ -288,10 +291,10 @@ fn rung(place: u64) -> usize {
 }
 
 impl Subject {
-    /// Whose prompt it is.
+    /// The worker whose prompt it is.
     pub fn of(self) -> u64 {
         match self {
-            Self::Stable(who) | Self::Toggled(who) | Self::Nobody(who) => who,
+            Self::Stable(who) | Self::Toggled(who) | Self::Unknown(who) => who,
             Self::Growing => GROWING,
             Self::Replaced => REPLACED,
             Self::Passing(lap) => PASSING + lap,
@@ -303,7 +306,7 @@ impl Subject {
         }
     }
 
-    /// Whether whoever may be found is known by the number of their slots.
+    /// Whether the slots of all workers that may be found are known.
     pub fn has_known_slots(self) -> bool {
         !matches!(self, Self::Replaced | Self::Crowd)
     }

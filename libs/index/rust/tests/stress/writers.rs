@@ -1,4 +1,4 @@
-//! What happens to the table while readers look: each writer tells the world how far it is.
+//! The writers: each changes the table while readers look up, and notes its progress in the world.
 
 use std::thread;
 
@@ -10,25 +10,25 @@ use crate::world::{
     REPLACED, TIDE, TIERED, TOGGLED, TOGGLED_BLOCKS, World, allocated, live, prompt,
 };
 
-/// Stores deeper and deeper heads and takes them away again, tail first.
+/// Stores prefixes of different lengths and removes parts of them again, tail first.
 pub fn grow_and_shrink(world: &World, laps: u64) {
     let (index, slot, hashes) = (&world.index, world.slot(GROWING), prompt(GROWING));
     for round in 0..laps as usize * 4 {
         let depth = 1 + round * 7 % BLOCKS;
-        world.tell_growing(depth);
+        world.note_growing(depth);
         index.store(slot, Tier::Device, &hashes[..depth]);
         let tail: Vec<u64> = hashes[depth / 3..depth].iter().rev().copied().collect();
         index.remove(slot, Tier::Device, &tail);
     }
 }
 
-/// Goes up and down by any number of blocks, head first and tail first.
+/// Goes up and down by any number of blocks: stores from the head, removes from the tail.
 pub fn rise_and_fall(world: &World, random: &mut Random, laps: u64) {
     let (index, slot, hashes) = (&world.index, world.slot(TIDE), prompt(TIDE));
     let mut depth = 0;
     for _ in 0..laps * 20 {
         let next = random.below(BLOCKS as u64 + 1) as usize;
-        world.tell_tide(depth.min(next), depth.max(next));
+        world.note_tide(depth.min(next), depth.max(next));
         if next > depth {
             index.store(slot, Tier::Device, &hashes[depth..next]);
         } else {
@@ -36,11 +36,11 @@ pub fn rise_and_fall(world: &World, random: &mut Random, laps: u64) {
             index.remove(slot, Tier::Device, &tail);
         }
         depth = next;
-        world.tell_tide(depth, depth);
+        world.note_tide(depth, depth);
     }
 }
 
-/// One worker always holds its prompt on some tier, each of which is cleared in turn; another is cleared of all it has.
+/// One worker always holds its prompt on some tier, while the tiers are cleared in turn; another is cleared of all it has.
 pub fn clear_again_and_again(world: &World, laps: u64) {
     let (tiered, cleared) = (prompt(TIERED), prompt(CLEARED));
     let index = &world.index;
@@ -69,26 +69,26 @@ pub fn replace_again_and_again(world: &World, laps: u64) {
     }
 }
 
-/// Workers that come, fill the table with prompts of their lap, and go; the sweep hands on their slots.
+/// Workers that join, fill the table with prompts of their lap, and leave; the sweep frees their slots.
 pub fn pass_by(world: &World, laps: u64) {
     let (index, ladder) = (&world.index, prompt(LADDER));
     for now in 0..laps {
-        world.tell_passing(now, Passing::Coming);
+        world.note_passing(now, Passing::Joining);
         let passing = allocated(index, PASSING + now);
-        world.tell_passing_slot(now, passing);
+        world.note_passing_slot(now, passing);
         index.store(passing, Tier::Device, &prompt(PASSING + now));
         index.store(passing, Tier::Device, &ladder[..PASSING_ON_LADDER]);
         index.publish(passing);
-        world.tell_passing(now, Passing::There);
+        world.note_passing(now, Passing::Present);
         for filler in 0..6 {
             index.store(passing, Tier::Host, &prompt(1 << 30 | now << 8 | filler));
         }
-        world.tell_passing(now, Passing::Leaving);
+        world.note_passing(now, Passing::Leaving);
         index.suspend(passing);
         index.publish(passing);
         index.retire(passing);
-        world.tell_passing(now, Passing::Gone);
-        // Until slots were given back, so that later laps use them again; readers decide when.
+        world.note_passing(now, Passing::Left);
+        // Until slots are freed, so that later laps reuse them; readers decide when.
         loop {
             let done = index.sweep(1 << 12);
             if done.freed > 0 || !done.more {
@@ -99,19 +99,19 @@ pub fn pass_by(world: &World, laps: u64) {
     }
 }
 
-/// The crowd comes, each member after the one before it has joined: the bitmaps of the first few are
-/// there, one word wide, before the slots of the last need more.
+/// The members of the crowd join one after another. So bitmaps, one word wide, are there before the slots of the last
+/// members need more.
 pub fn assemble(world: &World) -> Vec<SlotId> {
-    let head = &prompt(CROWDED)[..3];
+    let prefix = &prompt(CROWDED)[..3];
     let join = |n| {
         let member = live(&world.index, CROWDED + n, &[]);
-        world.index.store(member, Tier::Device, head);
+        world.index.store(member, Tier::Device, prefix);
         member
     };
     (1..=CROWD).map(join).collect()
 }
 
-/// It joins more of the prompt and leaves it, in a new order of depths each time.
+/// The crowd stores more of the prompt and removes it, with other depths each time.
 pub fn come_and_go(world: &World, members: &[SlotId], random: &mut Random, laps: u64) {
     let hashes = prompt(CROWDED);
     let tail_first: Vec<u64> = hashes.iter().rev().copied().collect();
@@ -126,8 +126,8 @@ pub fn come_and_go(world: &World, members: &[SlotId], random: &mut Random, laps:
     }
 }
 
-/// Two prompts with three holders each: three more join the one and leave it, then the other. So the
-/// memory of one prompt's bitmaps becomes the other's, whose holders are all different.
+/// Two prompts with three holders each. Three more store the one and remove it, then the other. So the memory of one
+/// prompt's bitmaps becomes the other's, whose holders are all different.
 pub fn toggle(world: &World) {
     const ROUNDS: usize = if cfg!(miri) { 10 } else { 20_000 };
     const REUSES: u64 = if cfg!(miri) { 0 } else { 200 };
