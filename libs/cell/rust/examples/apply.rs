@@ -1,10 +1,9 @@
-//! What the write path of a cell takes: the bytes of records in, blocks in the index out.
+//! Measures the write path of a cell, from the bytes of records to blocks in the index.
 //!
-//! A fleet's records are made first and then applied by one thread, many in a call, as a log's
-//! reader hands them over. "grown" stores into an empty cell; "warm" goes on at an equal size: every
-//! event of new blocks comes with one that removes as many of the oldest, as an engine's full cache
-//! does. One line a case: blocks (stored and removed) a second of the thread's processor time, and by
-//! the wall clock, which says less on a machine that has other work.
+//! A fleet's records are made first. Then one thread applies them, many per call, like a log's reader.
+//! "grown" stores into an empty cell. "warm" goes on at equal size: every event of new blocks comes with one that
+//! removes as many of the oldest, like an engine with a full cache. Each line has the blocks stored and removed per
+//! second of the thread's processor time, and by the wall clock, which means less on a busy machine.
 //!
 //!     cargo run --release -p kvatlas-cell --example apply -- [BLOCKS] [WORKERS] [SHAPE, 0 to 3]
 
@@ -17,7 +16,7 @@ use kvatlas_wire::{frame, v1};
 use prost::Message as _;
 
 const RECORDS_A_CALL: usize = 512;
-/// Of the blocks stored first, those that the warm part replaces.
+/// The warm part replaces one in this many of the blocks stored first.
 const REPLACED: usize = 4;
 const DEVICE: i32 = v1::Tier::Device as i32;
 const NOW_MS: u64 = 1_000_000;
@@ -84,13 +83,13 @@ fn measure(shape: &Shape, blocks: usize, workers: usize) {
     );
 }
 
-/// What something took, in seconds.
+/// Durations in seconds.
 struct Took {
     cpu: f64,
     wall: f64,
 }
 
-/// Seconds that it takes; every record must be accepted and every block counted.
+/// Applies the records, which must all be accepted, and measures the time.
 fn apply(cell: &Cell, records: &[Vec<u8>]) -> Took {
     let (began, began_cpu) = (Instant::now(), cpu_s());
     for call in records.chunks(RECORDS_A_CALL) {
@@ -134,10 +133,10 @@ fn cell() -> Cell {
     })
 }
 
-/// Engines that store blocks nobody else has, in turn, one record each.
+/// Engines that store distinct blocks, in turn, one record each.
 struct Fleet<'a> {
     shape: &'a Shape,
-    /// By worker: the next event, the next block to store, and the oldest still held.
+    /// By worker: the next event, the next block to store, and the oldest block held.
     workers: Vec<(u64, u64, u64)>,
     grown: usize,
     replaced: usize,
@@ -226,7 +225,7 @@ fn header(worker_id: u64) -> Header {
     }
 }
 
-/// SplitMix64's output function: neighbours become strangers.
+/// SplitMix64's output function, which scatters consecutive numbers.
 fn mix(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,107 +1,88 @@
 //! One cell's state in this replica: records in, matches and reports out.
 //!
-//! Look-ups go to the index and take no lock. Everything else goes through one lock around the
-//! worker table, held for a few records, one tick or one report at a time; the server keeps those off
-//! the threads that answer look-ups. Time comes in as an argument throughout.
+//! Look-ups go to the index and take no lock. Everything else takes the lock of the worker table, for a few records,
+//! one tick or one report at a time. The server runs such calls off the threads that answer look-ups. Time comes
+//! in as an argument.
 
-use std::collections::BTreeSet;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use kvatlas_events::sequencer::{Limits, Verdict};
-use kvatlas_index::{FindOptions, Index, IndexConfig, Matches, Preparer, Query, WorkerKey};
-use kvatlas_wire::frame::FrameError;
+use kvatlas_index::{FindOptions, Index, IndexConfig, Matches, Prefaulter, Query, WorkerKey};
 use kvatlas_wire::v1;
-use parking_lot::{FairMutex, Mutex};
+use parking_lot::FairMutex;
+use prost::Message as _;
 use tokio::sync::watch;
 
-use crate::budget::Budget;
-use crate::changes::Changes;
+use crate::apply::context::ApplyContext;
+use crate::apply::decode::{self, EventList, Record};
+use crate::apply::rejection::Rejection;
+use crate::config::CellConfig;
 use crate::counters::{Count, Counters, Histogram};
-use crate::decode::{self, DecodeError, EventList, Header, Record};
-use crate::table::{Table, WORKERS_MAX, worker_message};
-use crate::worker::{Outcome, Surroundings, Worker};
+use crate::memory::budget::MemoryBudget;
+use crate::messages::worker_message;
+use crate::status;
+use crate::workers::lag::LagReport;
+use crate::workers::recovery_request::RecoveryRequest;
+use crate::workers::table::WorkerTable;
 
-/// Records decoded, and then sequenced under one lock.
+/// Records that are decoded first and then sequenced under one lock.
 const GROUP_RECORDS: usize = 64;
-/// Bytes of records after which a group ends, and others have their turn: half a millisecond of new blocks.
+/// Bytes of records after which a group ends, so that others get the lock: half a millisecond of new blocks.
 const GROUP_BYTES: usize = 32 << 10;
 
-/// What a cell is told at its making; all of it is fixed for its life.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CellConfig {
-    /// The cell's name.
-    pub cell: String,
-    /// The one model it serves.
-    pub model: String,
-    /// Tokens per block.
-    pub block_size: u32,
-    /// The hash contract.
-    pub hash_contract: String,
-    /// This replica's name.
-    pub replica_id: String,
-    /// This build's.
-    pub version: String,
-    /// How long a worker may be silent.
-    pub lease_ms: u64,
-    /// Bounds of each worker's sequencer.
-    pub limits: Limits,
-    /// Bytes the index may use.
-    pub memory_bytes_max: usize,
-}
-
-/// What one call of [`Cell::apply`] did.
+/// The result of one [`Cell::apply`].
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Applied {
-    /// Records that were taken note of, the repeated and outdated ones included.
+    /// Number of accepted records, including repeated and outdated ones.
     pub accepted: u64,
-    /// Records that were refused.
+    /// Number of rejected records.
     pub rejected: u64,
-    /// Why the first of these was, in words.
+    /// Why the first of them was rejected.
     pub first_rejection: Option<String>,
-    /// The workers that the records spoke of.
+    /// The workers of the records.
     pub workers: BTreeSet<WorkerKey>,
 }
 
-/// A record of this cell, or why it is none.
-type Checked<'a> = Result<Record<'a>, (Count, String)>;
+/// A decoded record of this cell with its append time, or why it is rejected.
+type Checked<'a> = (Result<Record<'a>, Rejection>, u64);
 
 /// One cell's state. Share it by `Arc`.
 pub struct Cell {
-    /// As it was made.
+    /// The configuration.
     pub config: CellConfig,
     /// Counts by name.
     pub counters: Counters,
-    /// How long look-ups took inside this process.
+    /// Time of look-ups inside this process.
     pub find_latency: Histogram,
-    pub(crate) budget: Mutex<Budget>,
     index: Index,
-    // Fair, since whoever applies a large batch takes it again and again: others would wait for all of it.
-    table: FairMutex<Table>,
+    budget: MemoryBudget,
+    // Fair, since a caller with a large batch takes it again and again: others would wait for the whole batch.
+    table: FairMutex<WorkerTable>,
+    version: watch::Receiver<u64>,
     is_ready: AtomicBool,
     readiness: watch::Sender<bool>,
-    versions: watch::Sender<u64>,
 }
 
 impl Cell {
-    /// An empty cell, not ready.
+    /// An empty cell that is not ready.
     #[must_use]
     pub fn new(config: CellConfig) -> Self {
+        let table = WorkerTable::new(config.limits);
         Self {
-            budget: Mutex::new(Budget::new(config.memory_bytes_max)),
+            budget: MemoryBudget::new(config.memory_bytes_max),
             config,
             counters: Counters::default(),
             find_latency: Histogram::default(),
             index: Index::new(IndexConfig::default()),
-            table: FairMutex::default(),
+            version: table.watch_version(),
+            table: FairMutex::new(table),
             is_ready: AtomicBool::new(false),
             readiness: watch::Sender::new(false),
-            versions: watch::Sender::new(0),
         }
     }
 
-    /// Decode, sequence and apply records in order; each with the time, in ms, at which its log
-    /// took it. A bad one is counted and passed over.
+    /// Decodes, sequences and applies records in order, each with its append time in ms. A bad record is counted and
+    /// skipped.
     pub fn apply<'a>(
         &self,
         records: impl IntoIterator<Item = (&'a [u8], u64)>,
@@ -109,61 +90,42 @@ impl Cell {
         now_ms: u64,
     ) -> Applied {
         let mut applied = Applied::default();
-        let mut around = self.surroundings(self.room_blocks());
+        let mut context = self.apply_context();
         let mut group = Vec::with_capacity(GROUP_RECORDS);
         let mut group_bytes = 0;
         for (bytes, appended_ms) in records {
-            let list = around.changes.take_list();
-            group.push((self.check(bytes, list), appended_ms));
+            let list = context.writes.take_list();
+            group.push((self.decode(bytes, list), appended_ms));
             group_bytes += bytes.len();
             if group.len() == GROUP_RECORDS || group_bytes >= GROUP_BYTES {
-                self.take_all(&mut group, transport, now_ms, &mut around, &mut applied);
+                self.apply_group(&mut group, transport, now_ms, &mut context, &mut applied);
                 group_bytes = 0;
             }
         }
-        self.take_all(&mut group, transport, now_ms, &mut around, &mut applied);
+        self.apply_group(&mut group, transport, now_ms, &mut context, &mut applied);
         self.counters
             .add_many(Count::RecordsAccepted, applied.accepted);
         applied
     }
 
-    /// Time has passed: run leases, frozen unless `log_alive`, hold-back bounds, the memory budget,
-    /// and a slice of the index's clean-up.
+    /// Runs leases, which stand still unless `log_alive`, hold-back bounds, the memory budget, and a slice of the index's
+    /// sweep.
     pub fn tick(&self, now_ms: u64, log_alive: bool) {
-        self.sweep();
-        let mut room_blocks = self.room_blocks();
-        let mut around = self.surroundings(room_blocks);
+        self.budget.sweep(&self.index);
+        let mut context = self.apply_context();
         let mut table = self.table.lock();
-        table.logs.on_tick(now_ms, log_alive, self.config.lease_ms);
-        let mut outcomes = Vec::new();
-        let mut needs = Vec::new();
-        let Table { workers, logs, .. } = &mut *table;
-        for worker in workers.values_mut().filter(|worker| worker.is_listed()) {
-            if !log_alive {
-                worker.sequencer.on_tick_without_log(now_ms);
-            }
-            let outcome = worker.on_tick(&mut around, logs, now_ms);
-            let lacks = worker.lacks_records(room_blocks);
-            if lacks {
-                // Only as many are asked for at a time as there is room for.
-                room_blocks = room_blocks.saturating_sub(worker.blocks_left_out());
-            }
-            needs.push((worker.key, lacks));
-            if outcome.changed || outcome.notice.is_some() {
-                outcomes.push((worker.key, outcome));
-            }
-        }
-        for (key, lacks) in needs {
-            table.note_need(key, lacks);
-        }
-        for (key, outcome) in outcomes {
-            self.publish(&mut table, key, outcome);
-        }
-        table.forget_gone(now_ms);
-        self.keep_budget(&mut table, now_ms);
+        table.on_tick(&mut context, now_ms, log_alive);
+        table.evict_over_budget(&mut context, now_ms);
+        // Before the lock is given up: nobody may see a worker's position ahead of its set.
+        context.writes.flush();
     }
 
-    /// Until ready, look-ups answer UNAVAILABLE and health says NOT_SERVING.
+    /// Answers which workers hold how much of a prompt. The caller checks readiness.
+    pub fn find(&self, query: Query<'_>, options: &FindOptions, out: &mut Matches) {
+        self.index.find(query, options, out);
+    }
+
+    /// Sets whether look-ups are answered. Until then they are UNAVAILABLE, and health is NOT_SERVING.
     pub fn set_ready(&self, ready: bool) {
         self.is_ready.store(ready, Relaxed);
         self.readiness.send_replace(ready);
@@ -182,150 +144,143 @@ impl Cell {
         self.readiness.subscribe()
     }
 
-    /// Follows the worker table's version.
+    /// Follows the version of the worker table.
     #[must_use]
-    pub fn watch_versions(&self) -> watch::Receiver<u64> {
-        self.versions.subscribe()
+    pub fn watch_version(&self) -> watch::Receiver<u64> {
+        self.version.clone()
     }
 
-    /// What the service knows of one log.
-    pub fn set_log_status(&self, transport: &str, alive: bool, records: u64, lag_ms: u64) {
-        self.table
-            .lock()
-            .logs
-            .report(transport, alive, records, lag_ms);
-    }
-
-    /// The log has stopped, and nothing of the last `unproven_ms` has shown that it still went: that
-    /// time ages nobody. To be said once for every stop.
-    pub fn take_back_log_time(&self, transport: &str, unproven_ms: u64) {
-        let mut table = self.table.lock();
-        table.logs.take_back(transport, unproven_ms);
-    }
-
-    /// Everything up to `entry` of the log of this identity has been applied; a snapshot keeps it.
-    pub fn set_log_position(&self, transport: &str, identity: &str, entry: &str) {
-        let mut table = self.table.lock();
-        table.logs.set_position(transport, identity, entry);
-    }
-
-    /// Who holds how much of a prompt; readiness is the caller's to check.
-    pub fn find(&self, query: Query<'_>, options: &FindOptions, out: &mut Matches) {
-        self.index.find(query, options, out);
-    }
-
-    /// What an operator should read, since the last call.
-    #[must_use]
-    pub fn take_notices(&self) -> Vec<String> {
-        self.table.lock().take_notices()
-    }
-
-    /// How far each of these workers is applied.
-    #[must_use]
-    pub fn positions(&self, keys: &BTreeSet<WorkerKey>) -> Vec<v1::WorkerPosition> {
-        let room_blocks = self.room_blocks();
-        let table = self.table.lock();
-        let known = keys.iter().filter_map(|key| table.workers.get(key));
-        known
-            .map(|worker| v1::WorkerPosition {
-                worker: Some(worker_message(worker.key)),
-                epoch: worker.sequencer.speaker().epoch,
-                last_event_id: worker.sequencer.applied(),
-                whole: !worker.wants_snapshot(room_blocks),
-            })
-            .collect()
-    }
-
-    /// What has changed in the worker table after version `since`, and the version it has now.
+    /// The changes of the worker table after version `since`, and the current version.
     #[must_use]
     pub fn changes(&self, since: Option<u64>) -> (u64, v1::WatchWorkersResponse) {
-        let table = self.table.lock();
-        (table.version(), table.changes(&self.index, since))
+        self.with_table(|table| (table.version(), table.changes(&self.index, since)))
     }
 
-    /// Take so many bytes from the system for the index's tables, and keep them; false if it has no more.
+    /// Sets what the service reports of one log.
+    pub fn set_log_status(&self, transport: &str, alive: bool, records: u64, lag_ms: u64) {
+        self.with_table_mut(|table| table.logs.set_status(transport, alive, records, lag_ms));
+    }
+
+    /// Takes back leases' time of a log that has stopped and whose last sign of life is `unproven_ms` old. Call it once
+    /// per stop.
+    pub fn rewind_log_time(&self, transport: &str, unproven_ms: u64) {
+        self.with_table_mut(|table| table.logs.rewind(transport, unproven_ms));
+    }
+
+    /// Notes that everything up to `entry` of the log with this identity is applied; states keep it.
+    pub fn set_log_position(&self, transport: &str, identity: &str, entry: &str) {
+        self.with_table_mut(|table| table.logs.set_position(transport, identity, entry));
+    }
+
+    /// The notices to the operator since the last call.
+    #[must_use]
+    pub fn take_notices(&self) -> Vec<String> {
+        self.with_table_mut(WorkerTable::take_notices)
+    }
+
+    /// The last applied event of each of these workers.
+    #[must_use]
+    pub fn positions(&self, keys: &BTreeSet<WorkerKey>) -> Vec<v1::WorkerPosition> {
+        let readmission_blocks = self.budget.readmission_blocks(&self.index);
+        self.with_table(|table| {
+            let workers = keys.iter().filter_map(|key| table.workers.get(key));
+            let positions = workers.map(|worker| v1::WorkerPosition {
+                worker: Some(worker_message(worker.key)),
+                epoch: worker.sequencer.incarnation().epoch,
+                last_event_id: worker.sequencer.applied(),
+                whole: !worker.wants_snapshot(readmission_blocks),
+            });
+            positions.collect()
+        })
+    }
+
+    /// At most `limit` requests to recover workers, ordered by worker, after the worker `after`.
+    #[must_use]
+    pub fn recovery_requests(
+        &self,
+        limit: usize,
+        after: Option<WorkerKey>,
+    ) -> Vec<RecoveryRequest> {
+        self.with_table(|table| table.recovery_requests(limit, after))
+    }
+
+    /// The request to recover one worker; None: it lacks nothing that could be asked for.
+    #[must_use]
+    pub fn recovery_request(&self, key: WorkerKey) -> Option<RecoveryRequest> {
+        self.with_table(|table| table.recovery_request(key))
+    }
+
+    /// How far workers are behind; names at most `limit` of them.
+    #[must_use]
+    pub fn lag_report(&self, limit: usize, now_ms: u64) -> LagReport {
+        self.with_table(|table| table.lag_report(limit, now_ms))
+    }
+
+    /// The status of the replica, as `GetStatus` returns it.
+    #[must_use]
+    pub fn status(&self) -> v1::GetStatusResponse {
+        let (config, counters) = (&self.config, &self.counters);
+        self.with_table(|table| {
+            status::status(config, counters, &self.index, table, self.is_ready())
+        })
+    }
+
+    /// [`Self::status`], encoded.
+    #[must_use]
+    pub fn encoded_status(&self) -> Vec<u8> {
+        self.status().encode_to_vec()
+    }
+
+    /// Gauges by name; labels as in the counters' names.
+    #[must_use]
+    pub fn gauges(&self) -> BTreeMap<String, u64> {
+        self.with_table(|table| status::gauges(&self.index, table, self.is_ready()))
+    }
+
+    /// Takes this many bytes from the system for the index's tables, and keeps them; false: it has no more.
     pub fn keep_memory(&self, bytes: usize) -> bool {
-        self.index.keep(bytes)
+        self.index.keep_memory(bytes)
     }
 
-    /// What takes memory ahead of the index's tables; for a thread of its own, which ends with the cell.
-    pub fn preparer(&self) -> Preparer {
-        self.index.preparer()
+    /// Takes memory ahead of the index's growing tables, on a thread of its own that ends with the cell.
+    pub fn prefaulter(&self) -> Prefaulter {
+        self.index.prefaulter()
     }
 
     pub(crate) fn index(&self) -> &Index {
         &self.index
     }
 
-    pub(crate) fn with_table<T>(&self, read: impl FnOnce(&Table) -> T) -> T {
+    pub(crate) fn with_table<T>(&self, read: impl FnOnce(&WorkerTable) -> T) -> T {
         read(&self.table.lock())
     }
 
-    pub(crate) fn with_table_mut<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
-        let result = change(&mut self.table.lock());
-        self.versions
-            .send_replace(self.with_table(|table| table.version()));
-        result
+    pub(crate) fn with_table_mut<T>(&self, change: impl FnOnce(&mut WorkerTable) -> T) -> T {
+        change(&mut self.table.lock())
     }
 
-    fn check<'a>(&self, bytes: &'a [u8], list: EventList) -> Checked<'a> {
-        let record = decode::decode_into(bytes, list).map_err(|error| {
-            let count = match error {
-                DecodeError::Frame(FrameError::Foreign) => Count::RejectedForeign,
-                DecodeError::Frame(FrameError::UnknownVersion(_)) => Count::RejectedVersion,
-                DecodeError::Frame(FrameError::Corrupt) => Count::RejectedCorrupt,
-                DecodeError::Malformed(_) => Count::RejectedMalformed,
-                DecodeError::TooLarge => Count::RejectedTooLarge,
-            };
-            (count, error.to_string())
-        })?;
-        self.check_terms(&record.header).map(|()| record)
+    pub(crate) fn apply_context(&self) -> ApplyContext<'_> {
+        let lease_ms = self.config.lease_ms;
+        ApplyContext::new(&self.index, &self.counters, &self.budget, lease_ms)
     }
 
-    fn check_terms(&self, header: &Header<'_>) -> Result<(), (Count, String)> {
-        let config = &self.config;
-        let WorkerKey { worker_id, dp_rank } = header.worker;
-        let reason = |what: &str, theirs: &dyn std::fmt::Display, ours: &dyn std::fmt::Display| {
-            format!("worker {worker_id}/{dp_rank} has {what} {theirs}, this cell has {ours}")
-        };
-        if header.cell != config.cell {
-            return Err((
-                Count::RejectedCell,
-                reason("cell", &header.cell, &config.cell),
-            ));
-        }
-        if header.model != config.model {
-            return Err((
-                Count::RejectedModel,
-                reason("model", &header.model, &config.model),
-            ));
-        }
-        if header.block_size != config.block_size {
-            let reason = reason("block size", &header.block_size, &config.block_size);
-            return Err((Count::RejectedBlockSize, reason));
-        }
-        if header.hash_contract != config.hash_contract {
-            let reason = reason(
-                "hash contract",
-                &header.hash_contract,
-                &config.hash_contract,
-            );
-            return Err((Count::RejectedHashContract, reason));
-        }
-        Ok(())
+    fn decode<'a>(&self, bytes: &'a [u8], list: EventList) -> Result<Record<'a>, Rejection> {
+        let record = decode::decode_into(bytes, list)?;
+        self.config.check(&record.header)?;
+        Ok(record)
     }
 
-    /// Sequence a group of records; what they change is written before the lock is given up.
-    fn take_all<'a>(
+    /// Sequences a group of records, and writes their changes before the lock is given up.
+    fn apply_group(
         &self,
-        group: &mut Vec<(Checked<'a>, u64)>,
+        group: &mut Vec<Checked<'_>>,
         transport: &str,
         now_ms: u64,
-        around: &mut Surroundings<'_>,
+        context: &mut ApplyContext<'_>,
         applied: &mut Applied,
     ) {
         let mut table = self.table.lock();
-        let place = table.logs.place(transport);
+        let log = table.logs.open(transport);
         let mut last = None;
         for (checked, appended_ms) in group.drain(..) {
             let result = checked.and_then(|record| {
@@ -333,118 +288,17 @@ impl Cell {
                 if last.replace(key) != Some(key) {
                     applied.workers.insert(key);
                 }
-                self.take(&mut table, record, (place, appended_ms), now_ms, around)
+                table.on_record(context, record, (log, appended_ms), now_ms)
             });
             match result {
                 Ok(()) => applied.accepted += 1,
-                Err((count, reason)) => {
+                Err(rejection) => {
                     applied.rejected += 1;
-                    self.counters.add(count);
-                    applied.first_rejection.get_or_insert(reason);
+                    self.counters.add(rejection.count);
+                    applied.first_rejection.get_or_insert(rejection.text);
                 }
             }
         }
-        around.changes.flush();
-    }
-
-    fn take(
-        &self,
-        table: &mut Table,
-        record: Record<'_>,
-        (place, appended_ms): (usize, u64),
-        now_ms: u64,
-        around: &mut Surroundings<'_>,
-    ) -> Result<(), (Count, String)> {
-        let (key, speaker) = (record.header.worker, record.header.speaker);
-        let is_full = !table.has_room(key, around);
-        let Table { workers, logs, .. } = &mut *table;
-        let at_ms = logs.on_append(place, appended_ms, now_ms);
-        let worker = match workers.entry(key) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(_) if is_full => {
-                let reason = format!("the cell hears {WORKERS_MAX} workers, and takes no more");
-                return Err((Count::RejectedWorkers, reason));
-            }
-            Entry::Vacant(entry) => entry.insert(Worker::new(key, self.config.limits)),
-        };
-        let outcome = worker.on_record(around, logs, (place, at_ms), record, now_ms);
-        let (current, known) = (worker.sequencer.speaker(), worker.sequencer.known());
-        let lacks = worker.lacks_records(around.room_blocks);
-        if current.epoch == 0 {
-            workers.remove(&key);
-        }
-        let verdict = outcome.verdict;
-        table.note_need(key, lacks);
-        self.publish(table, key, outcome);
-        let WorkerKey { worker_id, dp_rank } = key;
-        match verdict {
-            Verdict::RivalInstance => Err((
-                Count::RejectedRival,
-                format!(
-                    "worker {worker_id}/{dp_rank}: epoch {} belongs to instance {:016x}, not to {:016x}",
-                    current.epoch, current.instance, speaker.instance
-                ),
-            )),
-            Verdict::EpochAhead => Err((
-                Count::RejectedEpochAhead,
-                format!(
-                    "worker {worker_id}/{dp_rank}: epoch {} (µs) is more than ten minutes ahead of this indexer's clock, {now_ms} ms",
-                    speaker.epoch
-                ),
-            )),
-            Verdict::EventIdJump => Err((
-                Count::RejectedEventIdJump,
-                format!(
-                    "worker {worker_id}/{dp_rank}: an event_id far beyond {known}, the last that epoch {} is known to have",
-                    speaker.epoch
-                ),
-            )),
-            _ => {
-                self.count(verdict);
-                Ok(())
-            }
-        }
-    }
-
-    fn count(&self, verdict: Verdict) {
-        let count = match verdict {
-            Verdict::Seen => Count::DroppedSeen,
-            Verdict::OlderEpoch => Count::DroppedOlderEpoch,
-            Verdict::EpochClosed => Count::DroppedEpochClosed,
-            Verdict::SnapshotOld => Count::DroppedSnapshotOld,
-            Verdict::SnapshotMismatch => Count::SnapshotsMismatched,
-            Verdict::SnapshotTooLarge => Count::SnapshotsTooLarge,
-            Verdict::HeldBackOverflow => Count::HoldBackOverflows,
-            Verdict::HeldBack => Count::HeldBack,
-            _ => return,
-        };
-        self.counters.add(count);
-    }
-
-    fn publish(&self, table: &mut Table, key: WorkerKey, outcome: Outcome) {
-        if let Some(notice) = outcome.notice {
-            table.note(notice);
-        }
-        if outcome.changed {
-            self.mark(table, key);
-        }
-    }
-
-    /// Tell watchers that a worker has changed.
-    pub(crate) fn mark(&self, table: &mut Table, key: WorkerKey) {
-        table.mark(key);
-        self.versions.send_replace(table.version());
-    }
-
-    pub(crate) fn surroundings(&self, room_blocks: u64) -> Surroundings<'_> {
-        Surroundings {
-            index: &self.index,
-            counters: &self.counters,
-            changes: Changes::new(&self.index, &self.counters),
-            steps: Vec::new(),
-            lease_ms: self.config.lease_ms,
-            room_blocks,
-            budget: &self.budget,
-        }
+        context.writes.flush();
     }
 }

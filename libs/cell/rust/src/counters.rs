@@ -1,14 +1,14 @@
-//! Counts by name and reason, and the latency histogram: relaxed atomics, read by the metrics page.
+//! Counters by name and label, and a latency histogram, for the metrics page. All are relaxed atomics.
 //!
-//! A name is `what` or `what{label="value"}`; labels come from this file alone, so their number is
-//! bounded. All only ever grow; gauges are made where they are read.
+//! A name is `what` or `what{label="value"}`. Labels come from this file alone, so their number is bounded.
+//! Gauges are in `status.rs`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 macro_rules! counts {
     ($($variant:ident $name:literal,)+) => {
-        /// What is counted.
+        /// The counters of a cell.
         #[allow(missing_docs, reason = "the names are the documentation")]
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum Count { $($variant,)+ }
@@ -67,7 +67,7 @@ counts! {
     WatchFulls "watch_fulls",
 }
 
-/// All counts of one cell.
+/// The values of all counters of one cell.
 #[derive(Debug)]
 pub struct Counters {
     values: [AtomicU64; NAMES.len()],
@@ -82,25 +82,25 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// One more.
+    /// Adds one.
     #[inline]
     pub fn add(&self, count: Count) {
         self.add_many(count, 1);
     }
 
-    /// So many more.
+    /// Adds `by`.
     #[inline]
     pub fn add_many(&self, count: Count, by: u64) {
         self.values[count as usize].fetch_add(by, Relaxed);
     }
 
-    /// As it is now.
+    /// The current value.
     #[must_use]
     pub fn get(&self, count: Count) -> u64 {
         self.values[count as usize].load(Relaxed)
     }
 
-    /// All, by name.
+    /// All values, by name.
     pub fn read(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         NAMES
             .iter()
@@ -109,7 +109,7 @@ impl Counters {
     }
 }
 
-/// Upper bounds of the latency buckets, in ns: a look-up takes microseconds.
+/// Upper bounds of the latency buckets, in ns: since a look-up takes microseconds.
 pub const BOUNDS_NS: [u64; 19] = [
     1_000,
     2_000,
@@ -140,7 +140,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// One more observation.
+    /// Adds an observation.
     #[inline]
     pub fn observe(&self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_observation_falls_into_the_first_bucket_that_holds_it() {
+    fn an_observation_is_counted_in_the_first_bucket_that_contains_it() {
         let histogram = Histogram::default();
         for ns in [1, 1_000, 1_001, 2_000_000_000] {
             histogram.observe(Duration::from_nanos(ns));

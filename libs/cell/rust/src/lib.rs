@@ -1,36 +1,30 @@
-//! One cell's state: records to index, worker table, leases, and the gRPC server over them.
+//! One cell's state in an indexer replica, and the gRPC server over it.
 //!
-//! The way of a record, in order:
+//! The README beside this crate has the picture and the promises. A record takes these steps:
 //!
-//! 1. [`decode`] – from bytes to events, a snapshot's part or a heartbeat; every check of form
-//! 2. [`cell`] – does it speak of this cell, in its terms? counted by reason if not
-//! 3. `worker` – its worker's sequencer decides, and the steps it orders go to the index
-//! 4. `changes` – many records' changes are written together
-//! 5. `table` – who is there, and what has changed since a watcher's last look
-//! 6. [`lease`] – who still speaks, in the logs' own time
+//! 1. [`apply::decode`]: bytes become events, a snapshot's part or a heartbeat; all checks of form
+//! 2. [`config`]: a record of another cell, model, block size or hash contract is rejected
+//! 3. [`workers`]: the worker's sequencer decides, and its steps change the worker's set
+//! 4. [`apply::index_writes`]: the changes of many records are written to the index together
+//! 5. [`leases`]: the record renews the worker's lease, in the log's own time
+//! 6. [`workers::table`]: watchers learn what has changed
 //!
-//! and of a request: `server`. `need` lists who lacks records, `budget` says who goes when memory is short and who may
-//! come back; `report` and [`counters`] say how it all went.
-//! A replica's life goes through [`dump`], its state out of one process, and [`restore`], into the next one; `lag` says
-//! who is behind.
+//! [`cell::Cell`] is the front door to all of it, [`server`] answers requests. [`memory`] holds the index to its budget,
+//! [`state`] writes and reads dumps and state files, [`status`] and [`counters`] feed `GetStatus` and the metrics.
 
-mod budget;
+pub mod apply;
 pub mod cell;
-mod changes;
+pub mod config;
 pub mod counters;
-pub mod decode;
-pub mod dump;
-mod dump_rows;
-mod lag;
-pub mod lease;
-mod need;
-pub mod proto;
-mod report;
-pub mod restore;
+mod leases;
+mod memory;
+mod messages;
 pub mod server;
-mod table;
-mod weight;
-mod worker;
+pub mod state;
+mod status;
+mod workers;
 
-pub use cell::{Applied, Cell, CellConfig};
-pub use need::WorkerNeed;
+pub use cell::{Applied, Cell};
+pub use config::CellConfig;
+pub use workers::lag::{LagReport, WorkerLag};
+pub use workers::recovery_request::RecoveryRequest;

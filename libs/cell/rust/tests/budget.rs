@@ -1,11 +1,11 @@
-//! The memory budget of a cell: dead workers' sets go first, then the largest worker is left out of answers, until
-//! there is room for its whole snapshot. Nothing is lost without a count and a notice that say so.
+//! The memory budget of a cell: retired sets go first, and then the largest worker is evicted, until there is room for its
+//! whole snapshot. Every eviction is counted and reported in a notice.
 
 use std::sync::Arc;
 
 use kvatlas_cell::counters::Count;
-use kvatlas_cell::dump::{DumpOptions, DumpStream};
-use kvatlas_cell::restore::Restore;
+use kvatlas_cell::state::dump::{Dump, DumpOptions, DumpStream};
+use kvatlas_cell::state::restore::Restore;
 use kvatlas_cell::{Cell, CellConfig};
 use kvatlas_events::sequencer::Limits;
 use kvatlas_index::{FindOptions, Matches, Query};
@@ -14,12 +14,12 @@ use prost::Message as _;
 
 const NOW_MS: u64 = 1_000_000_000;
 const MEMORY_BYTES_MAX: usize = 8 << 20;
-/// Blocks that take well over half of the budget, but less than all of it.
+/// Blocks that need well over half of the budget, but less than all of it.
 const LARGE: u64 = 170_000;
 const SMALL: u64 = 20_000;
-/// Workers with as many blocks as the small one: nearly twice what there is room for.
+/// Number of workers with about `SMALL` blocks: nearly twice as many as fit.
 const SMALL_ONES: u64 = 20;
-/// As many as one record may carry.
+/// Most hashes of one record.
 const HASHES_MAX: usize = 60_000;
 
 fn cell() -> Cell {
@@ -48,7 +48,7 @@ fn cell_of(memory_bytes_max: usize) -> Cell {
     cell
 }
 
-/// The blocks of a worker's prompt, its own.
+/// The blocks of a worker's prompt, which no other worker has.
 fn hashes(worker_id: u64, count: u64) -> Vec<u64> {
     (0..count)
         .map(|block| (worker_id << 40 | block).wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -96,7 +96,7 @@ fn store(cell: &Cell, worker_id: u64, epoch: u64, hashes: &[u64]) {
     }
 }
 
-/// The event of this number of a worker that stores all of these, in as many records as it takes.
+/// Applies the event with this number of a worker that stores all these hashes, one record per event.
 fn store_part(cell: &Cell, worker_id: u64, epoch: u64, hashes: &[u64], event_id: u64) {
     if let Some(hashes) = hashes.chunks(HASHES_MAX).nth(event_id as usize - 1) {
         let store = v1::Store {
@@ -139,25 +139,25 @@ fn leave(cell: &Cell, worker_id: u64) {
     apply(cell, worker_id, 1, event(shutdown, 2));
 }
 
-/// Ticks until the clean-up is done and nobody else is put out; bounded, since each tick does some of it.
+/// Ticks until the sweep is done and no further worker is evicted.
 fn settle(cell: &Cell) {
     (0..200).for_each(|_| cell.tick(NOW_MS, true));
 }
 
-fn out(cell: &Cell) -> u64 {
+fn evicted(cell: &Cell) -> u64 {
     cell.gauges()["workers{state=\"over_budget\"}"]
 }
 
-/// A worker's state, and whether its set lacks something.
-fn said(cell: &Cell, worker_id: u64) -> (v1::WorkerState, bool) {
+/// A worker's state, and whether its set is incomplete.
+fn state(cell: &Cell, worker_id: u64) -> (v1::WorkerState, bool) {
     let status = cell.status();
     let mut workers = status.workers.iter();
     let worker = workers.find(|worker| {
         let info = worker.info.as_ref().and_then(|info| info.worker);
         info.is_some_and(|key| key.worker_id == worker_id)
     });
-    let worker = worker.expect("a worker that was fed");
-    let info = worker.info.as_ref().expect("always told");
+    let worker = worker.expect("the worker has records");
+    let info = worker.info.as_ref().expect("always set");
     (info.state(), worker.incomplete)
 }
 
@@ -176,7 +176,7 @@ fn depth(cell: &Cell, hashes: &[u64]) -> Option<u32> {
 }
 
 #[test]
-fn over_the_budget_the_largest_worker_alone_leaves_the_answers_and_is_counted() {
+fn over_the_budget_only_the_largest_worker_is_evicted_and_counted() {
     let cell = cell();
     store(&cell, 1, 1, &hashes(1, SMALL));
     store(&cell, 2, 1, &hashes(2, 2 * LARGE));
@@ -197,10 +197,10 @@ fn over_the_budget_the_largest_worker_alone_leaves_the_answers_and_is_counted() 
 }
 
 #[test]
-fn sets_of_dead_workers_go_before_anybody_living_is_put_out() {
+fn retired_sets_go_before_a_living_worker_is_evicted() {
     let cell = cell();
     store(&cell, 1, 1, &hashes(1, LARGE));
-    // A new life empties the worker; the dead set and the new one together are over the budget.
+    // A new epoch replaces the set; the retired set and the new one together are over the budget.
     store(&cell, 1, 2, &hashes(9, LARGE));
     store(&cell, 2, 1, &hashes(2, SMALL));
     settle(&cell);
@@ -211,11 +211,11 @@ fn sets_of_dead_workers_go_before_anybody_living_is_put_out() {
 }
 
 #[test]
-fn a_set_that_is_not_matched_anyway_goes_before_a_larger_one_that_is() {
+fn a_stale_worker_is_evicted_before_a_larger_one_that_is_matched() {
     let cell = cell();
     store(&cell, 1, 1, &hashes(1, LARGE - 1));
     (1..=200).for_each(|step| cell.tick(NOW_MS + step * 100, true));
-    assert_eq!(said(&cell, 1), (v1::WorkerState::Stale, false));
+    assert_eq!(state(&cell, 1), (v1::WorkerState::Stale, false));
     let later_ms = NOW_MS + 20_000;
     for (hashes, event_id) in hashes(2, LARGE).chunks(HASHES_MAX).zip(1..) {
         let stored = v1::Store {
@@ -228,57 +228,60 @@ fn a_set_that_is_not_matched_anyway_goes_before_a_larger_one_that_is() {
     }
     (1..=20).for_each(|step| cell.tick(later_ms + step * 100, true));
     assert_eq!(cell.counters.get(Count::WorkersOverBudget), 1);
-    assert_eq!(said(&cell, 2), (v1::WorkerState::Live, false));
-    assert_eq!(said(&cell, 1), (v1::WorkerState::Stale, true));
+    assert_eq!(state(&cell, 2), (v1::WorkerState::Live, false));
+    assert_eq!(state(&cell, 1), (v1::WorkerState::Stale, true));
 }
 
 #[test]
-fn only_as_many_are_put_out_as_do_not_fit_and_they_are_the_largest() {
+fn only_as_many_workers_are_evicted_as_do_not_fit_and_they_are_the_largest() {
     let cell = cell();
     small_ones(&cell);
     settle(&cell);
-    let put_out = cell.counters.get(Count::WorkersOverBudget);
-    // A block takes 18 to 35 bytes in a table, and up to a sixth more for idle pages.
+    let evicted_count = cell.counters.get(Count::WorkersOverBudget);
+    // A block needs 18 to 35 bytes in a table, and up to a sixth more for idle pages.
     let fit = |bytes: u64| MEMORY_BYTES_MAX as u64 / bytes / SMALL;
     assert!(
-        (fit(41)..=fit(18)).contains(&(SMALL_ONES - put_out)),
-        "{put_out} of {SMALL_ONES} are out"
+        (fit(41)..=fit(18)).contains(&(SMALL_ONES - evicted_count)),
+        "{evicted_count} of {SMALL_ONES} are evicted"
     );
-    assert_eq!(out(&cell), put_out);
+    assert_eq!(evicted(&cell), evicted_count);
     for worker in 1..=SMALL_ONES {
-        let expected = (worker <= SMALL_ONES - put_out).then_some(100);
+        let expected = (worker <= SMALL_ONES - evicted_count).then_some(100);
         assert_eq!(depth(&cell, &hashes(worker, 100)), expected, "{worker}");
     }
 }
 
 #[test]
-fn nobody_comes_and_goes_while_nothing_changes_but_what_is_sent_again() {
+fn repeated_records_and_snapshots_neither_evict_nor_readmit_a_worker() {
     let cell = cell();
     small_ones(&cell);
     settle(&cell);
-    let put_out = cell.counters.get(Count::WorkersOverBudget);
+    let evicted_count = cell.counters.get(Count::WorkersOverBudget);
     let last = SMALL_ONES;
     for round in 1..=20 {
-        for worker in last + 1 - put_out..=last {
+        for worker in last + 1 - evicted_count..=last {
             snapshot(&cell, worker, 1, hashes(worker, SMALL + worker));
         }
         for worker in 1..=last {
             store(&cell, worker, 1, &hashes(worker, SMALL + worker)[..100]);
         }
         settle(&cell);
-        assert_eq!(cell.counters.get(Count::WorkersOverBudget), put_out);
-        assert_eq!(cell.counters.get(Count::SnapshotsNoRoom), round * put_out);
-        assert_eq!(out(&cell), put_out);
+        assert_eq!(cell.counters.get(Count::WorkersOverBudget), evicted_count);
+        assert_eq!(
+            cell.counters.get(Count::SnapshotsNoRoom),
+            round * evicted_count
+        );
+        assert_eq!(evicted(&cell), evicted_count);
         assert_eq!(depth(&cell, &hashes(last, 100)), None);
     }
-    assert!(cell.needs(100, None).is_empty());
+    assert!(cell.recovery_requests(100, None).is_empty());
 }
 
 #[test]
-fn an_index_that_grows_little_by_little_puts_out_one_after_another_and_stays_near_its_budget() {
+fn an_index_that_grows_slowly_evicts_one_worker_after_another_and_stays_near_its_budget() {
     let cell = cell();
     let step = SMALL / 10;
-    let mut put_out = 0;
+    let mut evicted_count = 0;
     for (event_id, from) in (0..SMALL).step_by(step as usize).enumerate() {
         for worker in 1..=SMALL_ONES {
             let grown = hashes(worker, from + step + worker);
@@ -290,7 +293,7 @@ fn an_index_that_grows_little_by_little_puts_out_one_after_another_and_stays_nea
             let kind = v1::event::Kind::Store(stored);
             apply(&cell, worker, 1, event(kind, event_id as u64 + 1));
             cell.tick(NOW_MS, true);
-            put_out = put_out.max(out(&cell));
+            evicted_count = evicted_count.max(evicted(&cell));
         }
     }
     settle(&cell);
@@ -300,51 +303,51 @@ fn an_index_that_grows_little_by_little_puts_out_one_after_another_and_stays_nea
         .iter()
         .sum();
     assert!(in_use < MEMORY_BYTES_MAX as u64, "{in_use}");
-    assert!((4..=15).contains(&put_out), "{put_out}");
-    assert_eq!(cell.counters.get(Count::WorkersOverBudget), put_out);
+    assert!((4..=15).contains(&evicted_count), "{evicted_count}");
+    assert_eq!(cell.counters.get(Count::WorkersOverBudget), evicted_count);
     assert_eq!(
-        out(&cell),
-        put_out,
-        "nobody came back by what it was sent since"
+        evicted(&cell),
+        evicted_count,
+        "no worker came back by later events"
     );
 }
 
 #[test]
-fn who_was_put_out_is_asked_for_and_taken_whole_once_there_is_room_with_a_margin() {
+fn an_evicted_worker_is_requested_and_loaded_once_there_is_room_with_a_margin() {
     let cell = cell();
     small_ones(&cell);
     settle(&cell);
-    let put_out = cell.counters.get(Count::WorkersOverBudget);
+    let evicted_count = cell.counters.get(Count::WorkersOverBudget);
     let whole = hashes(SMALL_ONES, SMALL + SMALL_ONES);
     snapshot(&cell, SMALL_ONES, 1, whole.clone());
     assert_eq!(depth(&cell, &whole), None);
     assert_eq!(cell.counters.get(Count::SnapshotsNoRoom), 1);
-    assert!(cell.needs(100, None).is_empty());
-    // One of about its size makes no room for it and for the margin, four do.
+    assert!(cell.recovery_requests(100, None).is_empty());
+    // One worker of about its size makes no room for it and the margin; four do.
     leave(&cell, 1);
     settle(&cell);
-    assert!(cell.needs(100, None).is_empty());
+    assert!(cell.recovery_requests(100, None).is_empty());
     (2..=4).for_each(|worker| leave(&cell, worker));
     settle(&cell);
-    let needs = cell.needs(100, None);
+    let needs = cell.recovery_requests(100, None);
     assert!((1..=4).contains(&needs.len()), "{needs:?}");
     snapshot(&cell, SMALL_ONES, 1, whole.clone());
     assert_eq!(depth(&cell, &whole), Some(whole.len() as u32));
     assert_eq!(cell.counters.get(Count::SnapshotsNoRoom), 1);
     settle(&cell);
     assert_eq!(depth(&cell, &whole), Some(whole.len() as u32));
-    assert_eq!(cell.counters.get(Count::WorkersOverBudget), put_out);
-    assert_eq!(out(&cell), put_out - 1);
+    assert_eq!(cell.counters.get(Count::WorkersOverBudget), evicted_count);
+    assert_eq!(evicted(&cell), evicted_count - 1);
 }
 
 #[test]
-fn a_little_growth_of_tables_that_kept_their_size_puts_nobody_out_and_keeps_nobody_out() {
+fn a_little_growth_in_tables_that_kept_their_size_evicts_no_worker_and_hinders_no_return() {
     let cell = cell();
     small_ones(&cell);
     settle(&cell);
-    let put_out = cell.counters.get(Count::WorkersOverBudget);
-    // The sets that went left tables as large as they were; a few blocks on another tier make these a
-    // little larger, for half as many blocks.
+    let evicted_count = cell.counters.get(Count::WorkersOverBudget);
+    // Evictions did not shrink the tables; a few blocks on another tier make them a little larger, for half as many
+    // blocks.
     let offloaded = v1::Store {
         parent_sequence_hash: None,
         sequence_hashes: hashes(1, 500),
@@ -353,62 +356,64 @@ fn a_little_growth_of_tables_that_kept_their_size_puts_nobody_out_and_keeps_nobo
     apply(&cell, 1, 1, event(v1::event::Kind::Store(offloaded), 2));
     settle(&cell);
     assert!(
-        out(&cell) <= put_out + 1,
-        "{} instead of {put_out}",
-        out(&cell)
+        evicted(&cell) <= evicted_count + 1,
+        "{} instead of {evicted_count}",
+        evicted(&cell)
     );
-    // The others leave, all but the smallest: whoever was put out has room.
-    (2..=SMALL_ONES - out(&cell)).for_each(|worker| leave(&cell, worker));
+    // All but the smallest leave, so there is room for the evicted workers.
+    (2..=SMALL_ONES - evicted(&cell)).for_each(|worker| leave(&cell, worker));
     settle(&cell);
-    assert_eq!(cell.needs(100, None).len() as u64, out(&cell));
+    assert_eq!(
+        cell.recovery_requests(100, None).len() as u64,
+        evicted(&cell)
+    );
 }
 
 #[test]
-fn a_new_life_that_begins_with_nothing_is_not_out_and_one_that_opens_with_too_much_is() {
+fn an_epoch_that_begins_empty_ends_an_eviction_and_one_that_opens_with_too_much_does_not() {
     let cell = cell();
     store(&cell, 1, 1, &hashes(1, 2 * LARGE));
     store(&cell, 2, 1, &hashes(2, 2 * LARGE + 1));
     settle(&cell);
-    assert_eq!(out(&cell), 2);
+    assert_eq!(evicted(&cell), 2);
     snapshot(&cell, 1, 2, hashes(1, 2 * LARGE));
     store(&cell, 2, 2, &hashes(2, SMALL));
     assert_eq!(depth(&cell, &hashes(1, 100)), None);
     assert_eq!(depth(&cell, &hashes(2, 100)), Some(100));
     settle(&cell);
-    assert_eq!(out(&cell), 1);
+    assert_eq!(evicted(&cell), 1);
     assert_eq!(cell.counters.get(Count::WorkersOverBudget), 2);
 }
 
 #[test]
-fn who_is_out_says_so_to_status_and_watchers_until_it_is_back_or_silent() {
+fn status_and_watchers_show_an_eviction_until_the_worker_is_back_or_silent() {
     let cell = cell();
     store(&cell, 1, 1, &hashes(1, 2 * LARGE));
     store(&cell, 2, 1, &hashes(2, 2 * LARGE));
-    assert_eq!(said(&cell, 2), (v1::WorkerState::Live, false));
+    assert_eq!(state(&cell, 2), (v1::WorkerState::Live, false));
     let (before, _) = cell.changes(None);
     settle(&cell);
-    assert_eq!(said(&cell, 2), (v1::WorkerState::OverBudget, true));
+    assert_eq!(state(&cell, 2), (v1::WorkerState::OverBudget, true));
     let (_, change) = cell.changes(Some(before));
-    let told: Vec<_> = change.workers.iter().map(v1::WorkerInfo::state).collect();
-    assert_eq!(told, [v1::WorkerState::OverBudget; 2]);
+    let states: Vec<_> = change.workers.iter().map(v1::WorkerInfo::state).collect();
+    assert_eq!(states, [v1::WorkerState::OverBudget; 2]);
     store(&cell, 1, 2, &hashes(1, SMALL));
-    assert_eq!(said(&cell, 1), (v1::WorkerState::Live, false));
-    // Silent: whoever routes by load should know that first. It still lacks its set.
+    assert_eq!(state(&cell, 1), (v1::WorkerState::Live, false));
+    // Stale takes precedence; the set is still incomplete.
     (1..=200).for_each(|step| cell.tick(NOW_MS + step * 100, true));
-    assert_eq!(said(&cell, 1), (v1::WorkerState::Stale, false));
-    assert_eq!(said(&cell, 2), (v1::WorkerState::Stale, true));
-    assert_eq!(out(&cell), 0);
+    assert_eq!(state(&cell, 1), (v1::WorkerState::Stale, false));
+    assert_eq!(state(&cell, 2), (v1::WorkerState::Stale, true));
+    assert_eq!(evicted(&cell), 0);
 }
 
 #[test]
-fn whoever_starts_from_the_state_of_a_worker_that_is_out_knows_that_it_lacks_what_was_passed_over()
-{
+fn a_replica_that_starts_from_the_state_of_an_evicted_worker_knows_that_events_are_missing() {
     let cell = cell();
     let whole = hashes(1, 2 * LARGE);
     store(&cell, 1, 1, &whole);
     settle(&cell);
-    assert_eq!(said(&cell, 1), (v1::WorkerState::OverBudget, true));
-    // Another transport brings the beginning once more, and it is passed over.
+    assert_eq!(state(&cell, 1), (v1::WorkerState::OverBudget, true));
+    // Another transport brings the beginning once more, and the worker skips it.
     store_part(&cell, 1, 1, &whole, 1);
     let started = Arc::new(cell_of(8 * MEMORY_BYTES_MAX));
     let mut restore = Restore::new(Arc::clone(&started));
@@ -416,13 +421,13 @@ fn whoever_starts_from_the_state_of_a_worker_that_is_out_knows_that_it_lacks_wha
         resumable: true,
         ..DumpOptions::default()
     };
-    for slice in DumpStream::new(cell.dump(&options)).expect("a valid schema") {
+    for slice in DumpStream::new(Dump::new(&cell, &options)).expect("a valid schema") {
         let slice = slice.expect("nothing is written to a file");
         restore.feed(slice).expect("a state of this cell");
     }
     restore.finish(NOW_MS).expect("all of a state");
     (2..=6).for_each(|event_id| store_part(&started, 1, 1, &whole, event_id));
-    assert_eq!(said(&started, 1), (v1::WorkerState::Recovering, true));
+    assert_eq!(state(&started, 1), (v1::WorkerState::Recovering, true));
     snapshot(&started, 1, 1, whole.clone());
     store_part(&started, 1, 1, &whole, 1);
     assert_eq!(depth(&started, &whole), Some(whole.len() as u32));

@@ -1,6 +1,6 @@
 //! The hand-written decoder against the generated one, on random batches and on garbage.
 
-use kvatlas_cell::decode::{Body, Event, decode};
+use kvatlas_cell::apply::decode::{Body, Event, decode};
 use kvatlas_index::Tier;
 use kvatlas_wire::{frame, v1};
 use proptest::collection::vec;
@@ -48,7 +48,7 @@ fn tier(number: i32) -> Tier {
     Tier::ALL[usize::try_from(number).unwrap() - 1]
 }
 
-/// What the generated code says of an event, in the decoder's words.
+/// The decoder's event for an event of the generated code.
 fn expected(event: &v1::Event) -> (Event, Vec<u64>) {
     match event.kind.clone().unwrap() {
         v1::event::Kind::Store(store) => {
@@ -75,8 +75,8 @@ proptest! {
         let record = decode(&record).unwrap();
         prop_assert_eq!(record.header.worker.worker_id, 7);
         prop_assert_eq!(record.header.worker.dp_rank, 3);
-        prop_assert_eq!(record.header.speaker.epoch, 1 << 50);
-        prop_assert_eq!(record.header.speaker.instance, u64::MAX);
+        prop_assert_eq!(record.header.incarnation.epoch, 1 << 50);
+        prop_assert_eq!(record.header.incarnation.instance, u64::MAX);
         prop_assert_eq!(record.header.model, "models/ü");
         let Body::Events(read) = record.body else { panic!("events are expected") };
         prop_assert_eq!(read.first_event_id, first);
@@ -116,7 +116,7 @@ proptest! {
         let Body::Snapshot(read) = decode(&record).unwrap().body else { panic!("a part") };
         prop_assert_eq!((read.as_of, read.part, read.parts, read.tier), (99, part, 3, 1));
         prop_assert_eq!(read.hashes, hashes);
-        prop_assert_eq!((read.digests[1].blocks, read.digests[1].xor), (blocks, digest));
+        prop_assert_eq!((read.digests[1].blocks, read.digests[1].digest), (blocks, digest));
     }
 
     #[test]

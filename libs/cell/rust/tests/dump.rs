@@ -1,12 +1,13 @@
-//! A cell's state out of one replica and into another: equal bytes, nothing lost, nothing believed
-//! that is not what was written.
+//! A cell's state, out of one replica and into another: equal states give equal bytes, nothing is lost, and damaged bytes
+//! are refused.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use kvatlas_cell::dump::{DumpOptions, DumpStream};
-use kvatlas_cell::restore::{Refusal, Restore, RestoreError, Restored};
+use kvatlas_cell::state::dump::{Dump, DumpOptions, DumpStream};
+use kvatlas_cell::state::file::save;
+use kvatlas_cell::state::restore::{Refusal, Restore, RestoreError, Restored};
 use kvatlas_cell::{Cell, CellConfig};
 use kvatlas_events::sequencer::Limits;
 use kvatlas_index::{FindOptions, Matches, Query};
@@ -95,7 +96,7 @@ fn apply(cell: &Cell, records: &[Vec<u8>]) {
     assert_eq!(applied.first_rejection, None);
 }
 
-/// A mixed state: tiers, two lives, an empty worker, a set that takes several rows.
+/// A mixed state: tiers, two epochs, an empty worker, and a set of several rows.
 fn mixed() -> Vec<Vec<u8>> {
     use v1::Tier::{Device, Disk, Host};
     let many: Vec<u64> = (0..60_000)
@@ -115,7 +116,7 @@ fn mixed() -> Vec<Vec<u8>> {
 }
 
 fn bytes(cell: &Cell, options: &DumpOptions) -> Vec<Vec<u8>> {
-    let stream = DumpStream::new(cell.dump(options)).unwrap();
+    let stream = DumpStream::new(Dump::new(cell, options)).unwrap();
     stream.map(Result::unwrap).collect()
 }
 
@@ -158,13 +159,13 @@ fn scratch() -> PathBuf {
 }
 
 #[test]
-fn replicas_that_came_to_the_same_events_differently_dump_the_same_bytes() {
+fn replicas_that_reach_the_same_events_differently_dump_the_same_bytes() {
     let (one, other) = (cell(), cell());
     let records = mixed();
     apply(&one, &records);
     let mut later = records.clone();
     later.sort_by_key(|record| (record.len() % 7, record.clone()));
-    // Out of order and twice: the sequencer puts it right.
+    // Out of order and twice; the sequencer restores the order.
     apply(&other, &later);
     apply(&other, &records);
     for options in [
@@ -210,7 +211,7 @@ fn a_replica_starts_from_a_peers_dump_cut_anywhere() {
 }
 
 #[test]
-fn a_file_taken_while_records_are_applied_converges_to_what_the_log_says() {
+fn a_file_saved_while_records_are_applied_converges_with_the_log() {
     let live = cell();
     let over = AtomicBool::new(false);
     let directory = scratch();
@@ -223,7 +224,7 @@ fn a_file_taken_while_records_are_applied_converges_to_what_the_log_says() {
             let files: Vec<_> = (0..12)
                 .map(|number| {
                     let path = directory.join(format!("{number}"));
-                    (path.clone(), live.save(&path).unwrap().checksum)
+                    (path.clone(), save(&live, &path).unwrap().checksum)
                 })
                 .collect();
             over.store(true, Relaxed);
@@ -252,7 +253,7 @@ fn a_file_taken_while_records_are_applied_converges_to_what_the_log_says() {
         }
         let options = DumpOptions::default();
         assert_eq!(bytes(&again, &options), bytes(&live, &options));
-        assert!(again.needs(10, None).is_empty());
+        assert!(again.recovery_requests(10, None).is_empty());
     }
     std::fs::remove_dir_all(directory).unwrap();
 }
@@ -263,7 +264,7 @@ fn no_damaged_file_and_no_damaged_stream_leaves_anything_in_the_cell() {
     apply(&live, &mixed());
     let directory = scratch();
     let path = directory.join("state");
-    let saved = live.save(&path).unwrap();
+    let saved = save(&live, &path).unwrap();
     let good = std::fs::read(&path).unwrap();
     assert_eq!(good.len() as u64, saved.bytes);
     assert_eq!(saved.memberships, 60_000 * 3 - 1 + 3 + 2 + 3);
@@ -343,14 +344,14 @@ fn a_gone_worker_stays_fenced_and_a_silent_one_is_not_revived() {
 }
 
 #[test]
-fn a_cell_in_which_everybody_is_silent_is_silent_after_a_start_too() {
+fn a_cell_whose_workers_are_all_silent_is_silent_after_a_start_too() {
     let (peer, fresh) = (cell(), cell());
     apply(&peer, &[store(8, 5, 1, v1::Tier::Device, vec![1])]);
     (1..=200).for_each(|step| peer.tick(NOW_MS + step * 100, true));
     assert_eq!(depths(&peer, &[1]), []);
     fed(&fresh, bytes(&peer, &resumable())).unwrap();
     assert_eq!(depths(&fresh, &[1]), []);
-    // Its next record is heard, though the log's clock is behind what ticks had made of it.
+    // Its next record makes it fresh, though ticks had moved the log's time beyond it.
     fresh.apply(
         [(beat(8, 5, 1).as_slice(), NOW_MS + 5_000)],
         "redis",
@@ -360,7 +361,7 @@ fn a_cell_in_which_everybody_is_silent_is_silent_after_a_start_too() {
 }
 
 #[test]
-fn a_set_that_moved_while_it_was_written_is_kept_until_the_log_is_there_that_makes_it_whole() {
+fn a_set_that_changed_while_it_was_saved_stays_until_the_log_makes_it_whole() {
     let (live, fresh) = (cell(), cell());
     apply(
         &live,
@@ -374,7 +375,7 @@ fn a_set_that_moved_while_it_was_written_is_kept_until_the_log_is_there_that_mak
 }
 
 #[test]
-fn whoever_fell_silent_while_the_replica_was_away_is_silent_once_the_log_has_been_read_on() {
+fn a_worker_that_fell_silent_while_the_replica_was_away_is_silent_once_the_log_is_read_on() {
     let (peer, fresh) = (cell(), cell());
     for worker in [1, 2] {
         apply(&peer, &[store(worker, 5, 1, v1::Tier::Device, vec![1])]);
@@ -397,7 +398,7 @@ fn whoever_fell_silent_while_the_replica_was_away_is_silent_once_the_log_has_bee
 }
 
 #[test]
-fn no_byte_of_a_stream_that_is_another_one_ends_the_process() {
+fn no_changed_byte_of_a_stream_ends_the_process() {
     let live = cell();
     apply(
         &live,

@@ -1,4 +1,4 @@
-//! More workers than a cell keeps: who was never heard again makes room, who is heard does not.
+//! More workers than a cell keeps: silent workers make room, others do not.
 
 use kvatlas_cell::counters::Count;
 use kvatlas_cell::{Cell, CellConfig};
@@ -8,7 +8,7 @@ use prost::Message as _;
 
 const NOW_MS: u64 = 1_000_000_000;
 const LEASE_MS: u64 = 10_000;
-/// As many as a cell keeps.
+/// Most workers of a cell.
 const MOST: u64 = 8_192;
 
 fn cell() -> Cell {
@@ -31,8 +31,8 @@ fn cell() -> Cell {
     })
 }
 
-/// Whether the cell takes a first life of this worker, with one block of its own.
-fn is_taken(cell: &Cell, worker_id: u64, at_ms: u64) -> bool {
+/// Whether the cell accepts the first epoch of this worker, with one block of its own.
+fn is_accepted(cell: &Cell, worker_id: u64, at_ms: u64) -> bool {
     let header = v1::Header {
         worker: Some(v1::Worker {
             worker_id,
@@ -68,22 +68,25 @@ fn blocks(cell: &Cell) -> u64 {
 }
 
 #[test]
-fn a_new_worker_takes_the_place_of_the_one_that_was_silent_for_longest() {
+fn a_new_worker_replaces_the_one_that_was_silent_for_longest() {
     let cell = cell();
     for worker_id in 0..MOST {
-        assert!(is_taken(&cell, worker_id, NOW_MS + worker_id / 100));
+        assert!(is_accepted(&cell, worker_id, NOW_MS + worker_id / 100));
     }
     let (version, _) = cell.changes(None);
-    assert!(!is_taken(&cell, MOST, NOW_MS + 1_000), "all are heard");
+    assert!(
+        !is_accepted(&cell, MOST, NOW_MS + 1_000),
+        "no worker is silent"
+    );
     assert_eq!(cell.counters.get(Count::RejectedWorkers), 1);
 
     let later_ms = NOW_MS + LEASE_MS + 2_000;
     assert!(
-        is_taken(&cell, 0, later_ms),
-        "one that is known has its place"
+        is_accepted(&cell, 0, later_ms),
+        "a known worker keeps its entry"
     );
     cell.tick(later_ms, true);
-    assert!(is_taken(&cell, MOST, later_ms));
+    assert!(is_accepted(&cell, MOST, later_ms));
     assert_eq!(cell.counters.get(Count::WorkersForgotten), 1);
     assert_eq!(blocks(&cell), MOST, "with its set");
     let (_, changes) = cell.changes(Some(version));
@@ -91,6 +94,6 @@ fn a_new_worker_takes_the_place_of_the_one_that_was_silent_for_longest() {
     assert_eq!(removed.len(), 1);
     assert!(
         (1..100).contains(&removed[0]),
-        "{removed:?} was heard first"
+        "{removed:?} was silent for longest"
     );
 }

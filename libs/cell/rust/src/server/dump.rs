@@ -1,157 +1,133 @@
-//! `Dump`: a state, taken at one moment, streamed at the reader's pace.
+//! `Dump`: a state of one moment, streamed at the reader's pace.
 //!
-//! Its memory is eight bytes a block until that block is sent, so only a few run at a time, and one whose reader
-//! takes nothing for a while is given up.
+//! A dump needs eight bytes per block until that block is sent. So only a few run at a time, and a dump whose reader
+//! takes nothing for a while ends.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
 use std::time::Duration;
 
-use kvatlas_index::WorkerKey;
 use kvatlas_wire::v1;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tonic::Status;
 
-use super::Stopping;
-use super::rpc::off_thread;
+use super::blocking::run_blocking;
+use super::stop::{Stop, stopped, stopping};
 use crate::cell::Cell;
-use crate::dump::{DumpOptions, DumpStream};
+use crate::messages::worker_key;
+use crate::state::dump::{Dump, DumpOptions, DumpStream};
 
 /// Dumps that run at a time.
 const DUMPS_MAX: usize = 2;
-/// For the reader to take one slice.
-const READER_PATIENCE: Duration = Duration::from_secs(30);
+/// Time for the reader to take one slice.
+const SLICE_TIMEOUT: Duration = Duration::from_secs(30);
 
 type Slices = mpsc::Sender<Result<v1::DumpResponse, Status>>;
 
-/// How many dumps run. Shared by the server's threads.
-#[derive(Clone, Default)]
-pub struct Running(Arc<AtomicUsize>);
+/// Permits to run a dump. All threads of the server share them.
+#[derive(Clone)]
+pub struct Slots(Arc<Semaphore>);
 
-/// The right to run one; given back when dropped.
-pub struct Turn(Arc<AtomicUsize>);
-
-impl Running {
-    /// A right to run, if there is one left.
-    pub fn turn(&self) -> Result<Turn, Status> {
-        let turn = Turn(Arc::clone(&self.0));
-        if self.0.fetch_add(1, AcqRel) < DUMPS_MAX {
-            Ok(turn)
-        } else {
-            let text = format!("{DUMPS_MAX} dumps are running; ask again later");
-            Err(Status::resource_exhausted(text))
-        }
+impl Default for Slots {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(DUMPS_MAX)))
     }
 }
 
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, AcqRel);
+impl Slots {
+    /// Takes a permit, if one is left. Dropping it returns it.
+    pub fn take(&self) -> Result<OwnedSemaphorePermit, Status> {
+        let permit = Arc::clone(&self.0).try_acquire_owned();
+        permit.map_err(|_| {
+            Status::resource_exhausted(format!("{DUMPS_MAX} dumps are running; ask again later"))
+        })
     }
 }
 
-/// What the request asks for.
+/// The options of a request.
 pub fn options(request: &v1::DumpRequest) -> Result<DumpOptions, Status> {
     if request.digests && request.resumable {
         return Err(Status::invalid_argument(
             "digests and resumable exclude one another: a replica starts from whole sets",
         ));
     }
-    let named = request.workers.iter().map(|worker| WorkerKey {
-        worker_id: worker.worker_id,
-        dp_rank: worker.dp_rank,
-    });
     Ok(DumpOptions {
-        workers: named.collect::<BTreeSet<_>>(),
+        workers: request.workers.iter().copied().map(worker_key).collect(),
         digests: request.digests,
         resumable: request.resumable,
     })
 }
 
-/// Take the state and send it.
+/// Dumps the cell and sends all slices.
 pub async fn send(
     cell: Arc<Cell>,
     options: DumpOptions,
-    turn: Turn,
+    permit: OwnedSemaphorePermit,
     slices: Slices,
-    mut stopping: watch::Receiver<Stopping>,
+    mut stop: Stop,
 ) {
-    let stopped = stopping.wait_for(Option::is_some);
-    let turn = Arc::new(turn);
-    let early = tokio::select! {
-        early = stream(cell, options, &slices, &turn) => early,
+    let permit = Arc::new(permit);
+    let failure = tokio::select! {
+        result = send_slices(cell, options, &slices, &permit) => result.err(),
         () = slices.closed() => None,
-        _ = stopped => Some(Status::unavailable("this replica is stopping")),
+        _ = stopped(&mut stop) => Some(stopping()),
     };
-    drop(turn);
-    if let Some(status) = early {
-        // However long the reader takes for what is before it: an end without a word is that of a whole state.
+    drop(permit);
+    if let Some(status) = failure {
+        // Waits for a slow reader: without the status, the state would seem complete.
         let _ = slices.send(Err(status)).await;
     }
 }
 
-/// Send all of it; why that ended early, if it did.
-async fn stream(
+/// Sends all slices, or returns the status that ends the dump early.
+async fn send_slices(
     cell: Arc<Cell>,
     options: DumpOptions,
     slices: &Slices,
-    turn: &Arc<Turn>,
-) -> Option<Status> {
-    // The pass over the index ends when it is through, also when nobody waits for it any more.
-    let held = Arc::clone(turn);
-    let begun = off_thread(move || {
-        let stream = DumpStream::new(cell.dump(&options)).map_err(broken);
+    permit: &Arc<OwnedSemaphorePermit>,
+) -> Result<(), Status> {
+    // The pass over the index runs to its end, even if nobody waits for it any more. Until then it holds the permit.
+    let held = Arc::clone(permit);
+    let begin = run_blocking(move || {
+        let stream = DumpStream::new(Dump::new(&cell, &options)).map_err(encoding_error);
         drop(held);
         stream
     });
-    let mut source = begun.await;
+    let mut stream = begin.await??;
     loop {
-        let slice = match source {
-            Ok(Ok(mut stream)) => {
-                off_thread(move || {
-                    let slice = stream.next();
-                    (slice, stream)
-                })
-                .await
-            }
-            Ok(Err(status)) | Err(status) => Err(status),
-        };
-        let message = match slice {
-            Ok((Some(slice), stream)) => {
-                source = Ok(Ok(stream));
-                slice
-                    .map(|arrow_ipc| v1::DumpResponse { arrow_ipc })
-                    .map_err(broken)
-            }
-            Ok((None, _)) => return None,
-            Err(status) => return Some(status),
-        };
-        match tokio::time::timeout(READER_PATIENCE, slices.send(message)).await {
+        let next = run_blocking(move || {
+            let slice = stream.next();
+            (slice, stream)
+        });
+        let (slice, rest) = next.await?;
+        let Some(slice) = slice else { return Ok(()) };
+        stream = rest;
+        let message = slice
+            .map(|arrow_ipc| v1::DumpResponse { arrow_ipc })
+            .map_err(encoding_error);
+        match tokio::time::timeout(SLICE_TIMEOUT, slices.send(message)).await {
             Ok(Ok(())) => {}
-            Ok(Err(_)) => return None, // a reader that has gone needs no reason
-            Err(_) => return Some(Status::deadline_exceeded("nothing was read for too long")),
+            Ok(Err(_)) => return Ok(()), // a reader that has gone needs no status
+            Err(_) => return Err(Status::deadline_exceeded("nothing was read for too long")),
         }
     }
 }
 
-fn broken(error: std::io::Error) -> Status {
+fn encoding_error(error: std::io::Error) -> Status {
     Status::internal(format!("the dump cannot be encoded: {error}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering::Acquire;
-
     use kvatlas_events::sequencer::Limits;
     use kvatlas_wire::frame;
     use prost::Message as _;
     use tokio::runtime::{Builder, Runtime};
+    use tokio::sync::watch;
 
     use super::*;
-    use crate::cell::CellConfig;
+    use crate::config::CellConfig;
 
-    /// With one worker, so that a dump of it has two slices.
+    /// A cell with one worker, whose dump has two slices.
     fn cell() -> Arc<Cell> {
         let cell = Cell::new(CellConfig {
             cell: String::new(),
@@ -191,12 +167,18 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_is_told_that_a_dump_was_cut_short_after_what_it_had_not_read() {
+    fn a_slow_reader_learns_that_a_dump_was_cut_short_after_the_slices_it_has_not_read() {
         let (slices, mut reader) = mpsc::channel(1);
         let (stop, stopping) = watch::channel(None);
-        let turn = Running::default().turn().unwrap();
+        let permit = Slots::default().take().unwrap();
         runtime().block_on(async {
-            tokio::spawn(send(cell(), DumpOptions::default(), turn, slices, stopping));
+            tokio::spawn(send(
+                cell(),
+                DumpOptions::default(),
+                permit,
+                slices,
+                stopping,
+            ));
             while reader.is_empty() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -213,30 +195,30 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_whose_reader_has_gone_keeps_its_turn_until_its_pass_over_the_index_is_over() {
-        let (cell, running) = (cell(), Running::default());
+    fn a_dump_whose_reader_has_gone_keeps_its_permit_until_its_pass_over_the_index_is_over() {
+        let (cell, slots) = (cell(), Slots::default());
         let runtime = runtime();
         let (slices, reader) = mpsc::channel(2);
         let (_stop, stopping) = watch::channel(None);
-        let turn = running.turn().unwrap();
+        let permit = slots.take().unwrap();
         let sending = send(
             Arc::clone(&cell),
             DumpOptions::default(),
-            turn,
+            permit,
             slices,
             stopping,
         );
         cell.with_table(|_| {
-            // The pass waits for the table, which is ours.
+            // The pass waits for the table, which this test holds.
             runtime.block_on(async {
                 let sending = tokio::spawn(sending);
                 tokio::task::yield_now().await;
                 drop(reader);
                 sending.await.unwrap();
             });
-            assert_eq!(running.0.load(Acquire), 1);
+            assert_eq!(slots.0.available_permits(), DUMPS_MAX - 1);
         });
         drop(runtime); // waits for the pass
-        assert_eq!(running.0.load(Acquire), 0);
+        assert_eq!(slots.0.available_permits(), DUMPS_MAX);
     }
 }

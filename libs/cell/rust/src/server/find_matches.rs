@@ -1,34 +1,34 @@
 //! `FindMatches` from encoded request to encoded response.
 //!
-//! The hot call reads its hashes where they lie in the request and writes the response's columns
-//! straight into the gRPC message: no vectors of messages, no lock, one allocation an answer.
+//! The call reads its hashes in place in the request, and writes the response's columns straight into the gRPC message:
+//! no vectors of messages, no lock, one allocation per answer.
 
 use std::cell::RefCell;
 use std::time::Instant;
 
 use bytes::Bytes;
 use kvatlas_index::{FindOptions, Matches, Query};
+use kvatlas_wire::protobuf::{Fields, Malformed, Value, put_varint, varint_len};
 use tonic::{Code, Status};
 
 use crate::cell::Cell;
 use crate::counters::Count;
-use crate::proto::{Fields, Malformed, Value, put_varint, varint_len};
 
-/// Hashes of one request; a longer prompt than anyone's context window.
+/// Most hashes of one request: longer than any context window.
 pub const HASHES_MAX: usize = 131_072;
-/// Bytes of one request; room for the hashes and the names.
+/// Largest request in bytes, with room for the hashes and the names.
 pub const REQUEST_BYTES_MAX: usize = 8 * HASHES_MAX + (64 << 10);
-/// Bytes before a gRPC message: compression flag and big-endian length.
+/// Bytes before a gRPC message: the compression flag and the big-endian length.
 pub const PREFIX_LEN: usize = 5;
 
 thread_local! {
     static MATCHES: RefCell<Matches> = RefCell::default();
 }
 
-/// Answer one encoded `FindMatchesRequest` with a framed `FindMatchesResponse`.
+/// Answers an encoded `FindMatchesRequest` with a framed `FindMatchesResponse`.
 ///
 /// # Errors
-/// The status that the call ends with.
+/// The status of the call.
 pub fn answer(cell: &Cell, message: &[u8]) -> Result<Bytes, Status> {
     let start = Instant::now();
     let result = Request::read(message)
@@ -59,10 +59,10 @@ pub fn answer(cell: &Cell, message: &[u8]) -> Result<Bytes, Status> {
     result
 }
 
-/// Who asks in other terms is told both, loudly: it could only ever match nothing.
+/// Checks a request's terms. A request in other terms would never match, so it fails. Empty or 0 is not checked.
 ///
 /// # Errors
-/// FAILED_PRECONDITION naming both sides' value; empty or 0 is not checked.
+/// FAILED_PRECONDITION, which names both values.
 pub fn check_terms(
     cell: &Cell,
     model: &str,
@@ -89,22 +89,22 @@ pub fn check_terms(
     Ok(())
 }
 
-/// A `repeated fixed64` as little-endian bytes: in place if it came packed in one piece.
+/// A `repeated fixed64` as little-endian bytes: borrowed if it is packed in one piece.
 #[derive(Default)]
 struct Column<'a> {
-    in_place: &'a [u8],
+    borrowed: &'a [u8],
     joined: Vec<u8>,
 }
 
 impl<'a> Column<'a> {
     fn push(&mut self, value: Value<'a>) -> Result<(), Malformed> {
         let piece = value.fixed64s()?;
-        if self.joined.is_empty() && self.in_place.is_empty() {
-            self.in_place = piece;
+        if self.joined.is_empty() && self.borrowed.is_empty() {
+            self.borrowed = piece;
             return Ok(());
         }
         if self.joined.is_empty() {
-            self.joined.extend_from_slice(self.in_place);
+            self.joined.extend_from_slice(self.borrowed);
         }
         self.joined.extend_from_slice(piece);
         Ok(())
@@ -112,7 +112,7 @@ impl<'a> Column<'a> {
 
     fn bytes(&self) -> &[u8] {
         if self.joined.is_empty() {
-            self.in_place
+            self.borrowed
         } else {
             &self.joined
         }
@@ -178,15 +178,15 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The request is larger than [`HASHES_MAX`].
+/// The status of a request with more than [`HASHES_MAX`] hashes.
 pub fn too_large() -> Status {
     Status::resource_exhausted(format!("a request has at most {HASHES_MAX} hashes"))
 }
 
-/// The three packed columns, behind the prefix of an uncompressed gRPC message.
+/// Encodes the three packed columns, behind the prefix of an uncompressed gRPC message.
 fn encode(matches: &Matches) -> Bytes {
     let rows = matches.workers.len();
-    // Wide enough for any row; the lengths of the varint columns are known only when written.
+    // Enough for any rows; the lengths of the varint columns are known only when written.
     let mut out = Vec::with_capacity(PREFIX_LEN + 3 * 6 + rows * (8 + 5 + 5));
     out.extend_from_slice(&[0; PREFIX_LEN]);
     if rows > 0 {
@@ -217,7 +217,7 @@ fn put_column(out: &mut Vec<u8>, field: u8, values: impl Iterator<Item = u32> + 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cell::CellConfig;
+    use crate::config::CellConfig;
     use kvatlas_events::sequencer::Limits;
     use kvatlas_wire::{frame, v1};
     use prost::Message as _;

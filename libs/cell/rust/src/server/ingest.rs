@@ -1,22 +1,25 @@
-//! `Ingest`: publishers push their records, each request is answered when it is applied.
+//! `Ingest`: publishers push their records, and each request is answered once it is applied.
 //!
-//! One task reads requests, another applies them, so that a stream's next request is received while
-//! the one before goes into the index; requests that wait together are applied in one go. A stream
-//! whose requests come faster than they are applied is not read any further, and its sender waits.
+//! One task reads requests and another applies them, so that a stream's next request is received while the one before
+//! goes into the index. Requests that wait together are applied together. If requests come faster than they are
+//! applied, the stream is not read any further, and its sender waits.
 
 use std::sync::Arc;
 
 use kvatlas_wire::v1;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tonic::{Status, Streaming};
 
-use super::rpc::off_thread;
-use super::{Clock, Stopping};
+use super::blocking::run_blocking;
+use super::stop::{Stop, stopped, stopping};
 use crate::cell::Cell;
 use crate::counters::Count;
 
-/// Requests of one stream that are received and not yet applied: small ones in number, and in bytes
-/// the sizes that publishers cut them to, of which the next is received while one is applied.
+/// A wall clock, in ms since the Unix epoch.
+pub type Clock = fn() -> u64;
+
+/// Bounds of the requests of one stream that are received and not yet applied. In bytes it is about the size that
+/// publishers cut requests to, so that the next one is received while one is applied.
 const WAITING_MAX: usize = 64;
 const WAITING_BYTES_MAX: usize = 256 << 10;
 
@@ -24,17 +27,17 @@ const WAITING_BYTES_MAX: usize = 256 << 10;
 type Request = Result<(v1::IngestRequest, OwnedSemaphorePermit), Status>;
 type Answer = Result<v1::IngestResponse, Status>;
 
-/// Serve one stream until it ends, its caller is gone or the server stops.
-pub async fn ingest(
+/// Serves one stream until it ends, its caller is gone or the server stops.
+pub async fn serve(
     cell: Arc<Cell>,
     clock: Clock,
     requests: Streaming<v1::IngestRequest>,
     answers: mpsc::Sender<Answer>,
-    stopping: watch::Receiver<Stopping>,
+    stop: Stop,
 ) {
     let (received, waiting) = mpsc::channel(WAITING_MAX);
     tokio::join!(
-        receive(requests, received, stopping),
+        receive(requests, received, stop),
         answer(cell, clock, waiting, answers)
     );
 }
@@ -42,15 +45,13 @@ pub async fn ingest(
 async fn receive(
     mut requests: Streaming<v1::IngestRequest>,
     received: mpsc::Sender<Request>,
-    mut stopping: watch::Receiver<Stopping>,
+    mut stop: Stop,
 ) {
     let room = Arc::new(Semaphore::new(WAITING_BYTES_MAX));
     loop {
         let request = tokio::select! {
             request = with_room(&mut requests, &room) => request.transpose(),
-            _ = stopping.wait_for(Option::is_some) => {
-                Some(Err(Status::unavailable("this replica is stopping")))
-            }
+            _ = stopped(&mut stop) => Some(Err(stopping())),
             () = received.closed() => None,
         };
         let Some(request) = request else { return };
@@ -70,10 +71,10 @@ async fn with_room(
         return Ok(None);
     };
     let bytes: usize = request.records.iter().map(Vec::len).sum();
-    // One that is larger than all the room waits until it is alone.
+    // A request larger than the bound waits until it is alone.
     let share = bytes.min(WAITING_BYTES_MAX) as u32;
     let taken = Arc::clone(room).acquire_many_owned(share).await;
-    let permit = taken.map_err(|_| Status::internal("no room is ever closed"))?;
+    let permit = taken.map_err(|_| Status::internal("the semaphore is never closed"))?;
     Ok(Some((request, permit)))
 }
 
@@ -87,7 +88,7 @@ async fn answer(
     while waiting.recv_many(&mut requests, WAITING_MAX).await > 0 {
         let (cell, now_ms) = (Arc::clone(&cell), clock());
         let taken = std::mem::take(&mut requests);
-        let done = off_thread(move || take_all(&cell, taken, now_ms)).await;
+        let done = run_blocking(move || apply_all(&cell, taken, now_ms)).await;
         for answer in done.unwrap_or_else(|status| vec![Err(status)]) {
             let is_last = answer.is_err();
             if answers.send(answer).await.is_err() || is_last {
@@ -97,9 +98,9 @@ async fn answer(
     }
 }
 
-fn take_all(cell: &Cell, requests: Vec<Request>, now_ms: u64) -> Vec<Answer> {
-    // Its room is free again when it is applied.
-    let take = |(request, _room): (v1::IngestRequest, OwnedSemaphorePermit)| {
+fn apply_all(cell: &Cell, requests: Vec<Request>, now_ms: u64) -> Vec<Answer> {
+    // The permit is returned when the request is applied.
+    let apply = |(request, _permit): (v1::IngestRequest, OwnedSemaphorePermit)| {
         cell.counters.add(Count::IngestRequests);
         let records = request.records.iter();
         let records = records.map(|record| (record.as_slice(), now_ms));
@@ -113,6 +114,6 @@ fn take_all(cell: &Cell, requests: Vec<Request>, now_ms: u64) -> Vec<Answer> {
     };
     requests
         .into_iter()
-        .map(|request| request.map(take))
+        .map(|request| request.map(apply))
         .collect()
 }

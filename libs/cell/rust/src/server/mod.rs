@@ -1,15 +1,21 @@
 //! The gRPC server over a cell: `kvatlas.v1.Indexer`, health and reflection, on threads of its own.
 //!
-//! Each thread runs a single-threaded runtime with connections of its own; the first also accepts
-//! and deals new connections out in turn. A call never changes threads, and look-ups share nothing
-//! between threads but the index.
+//! Each thread runs a single-threaded runtime with connections of its own. The first thread also accepts new
+//! connections and hands them out in turn. A call never changes threads, and look-ups on different threads share only the
+//! index.
+//!
+//! [`router`] answers `FindMatches` ([`find_matches`]) itself and leaves the rest to [`indexer_service`], whose streams are
+//! [`watch_workers`], [`ingest`] and [`dump`].
 
+mod blocking;
+mod connection;
 mod dump;
 mod find_matches;
-mod front;
+mod indexer_service;
 mod ingest;
-mod rpc;
-mod stream;
+mod router;
+mod stop;
+mod watch_workers;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -29,43 +35,41 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::cell::Cell;
-use front::Front;
-use stream::Stream;
+use connection::Connection;
+use indexer_service::IndexerService;
+use router::Router;
+use stop::{Stop, stopped};
 
 pub use find_matches::HASHES_MAX;
+pub use ingest::Clock;
 
-/// Wall clock in ms since the Unix epoch.
-pub type Clock = fn() -> u64;
-/// Set once, to the grace period, when the server is to stop.
-type Stopping = Option<Duration>;
-
-/// Bytes of one `Ingest` request.
+/// Largest `Ingest` request in bytes.
 const INGEST_BYTES_MAX: usize = 16 << 20;
-/// Connections accepted and not yet taken up by their thread.
+/// Accepted connections that wait for their thread.
 const WAITING_CONNECTIONS_MAX: usize = 256;
-/// Bytes of an `Ingest` stream on their way.
+/// Flow-control window of one HTTP/2 stream, sized for `Ingest`.
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
-/// Threads a runtime has for calls that take the worker table's lock.
+/// Threads of each runtime for calls that take the worker table's lock.
 const BLOCKING_THREADS_MAX: usize = 4;
-/// A peer that is gone without a word is noticed after this, twice.
+/// Interval of HTTP/2 pings. A peer that stays silent for two intervals is disconnected.
 const KEEPALIVE: Duration = Duration::from_secs(20);
-/// Calls that their callers gave up before we took them up. Deadlines are milliseconds, so under
-/// load there are many; the default of 20 would end the whole connection.
+/// Calls of one connection that their callers may cancel before they are accepted. Deadlines are milliseconds, so there
+/// are many under load; the default of 20 would end the whole connection.
 const ABANDONED_CALLS_MAX: usize = 4_096;
 const INDEXER: &str = "kvatlas.v1.Indexer";
 
-/// A running server. Dropping it stops it without grace.
+/// A running server. Dropping it stops it without a grace period.
 pub struct Server {
     address: SocketAddr,
-    stopping: watch::Sender<Stopping>,
+    stop: watch::Sender<Option<Duration>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Server {
-    /// Bind and serve on `threads` threads, at least one.
+    /// Binds and serves on `threads` threads, at least one.
     ///
     /// # Errors
-    /// When the address cannot be used, or the system gives no more threads or sockets.
+    /// The address cannot be used, or the system has no more threads or sockets.
     pub fn start(
         cell: &Arc<Cell>,
         (host, port): (&str, u16),
@@ -75,56 +79,51 @@ impl Server {
         let listener = TcpListener::bind((host, port))?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let (stopping, stop) = watch::channel(None);
+        let (stop, stopping) = watch::channel(None);
         let health = HealthReporter::new();
-        let routes = routes(cell, clock, &stop, &health)?;
-        let mut dealt = Vec::new();
-        let mut waiting = Vec::new();
-        for _ in 0..threads.max(1) {
-            let (deal, connections) = mpsc::channel(WAITING_CONNECTIONS_MAX);
-            dealt.push(deal);
-            waiting.push(connections);
-        }
+        let routes = routes(cell, clock, &stopping, &health)?;
+        let queues = (0..threads.max(1)).map(|_| mpsc::channel(WAITING_CONNECTIONS_MAX));
+        let (senders, receivers): (Vec<_>, Vec<_>) = queues.unzip();
         let server = Self {
             address,
-            stopping,
+            stop,
             threads: Mutex::default(),
         };
-        let mut first = Some((listener, dealt, health));
-        for (number, connections) in waiting.into_iter().enumerate() {
+        let mut first = Some((listener, senders, health));
+        for (number, connections) in receivers.into_iter().enumerate() {
             let runtime = Builder::new_current_thread()
                 .max_blocking_threads(BLOCKING_THREADS_MAX)
                 .enable_all()
                 .build()?;
-            if let Some((listener, dealt, health)) = first.take() {
+            if let Some((listener, senders, health)) = first.take() {
                 runtime.block_on(set_health(&health, ServingStatus::NotServing));
-                runtime.spawn(accept(listener, dealt, stop.clone()));
-                runtime.spawn(report_health(Arc::clone(cell), health, stop.clone()));
+                runtime.spawn(accept(listener, senders, stopping.clone()));
+                runtime.spawn(report_health(Arc::clone(cell), health, stopping.clone()));
             }
-            let front = Front::new(Arc::clone(cell), routes.clone());
-            let stop = stop.clone();
+            let router = Router::new(Arc::clone(cell), routes.clone());
+            let stop = stopping.clone();
             let thread = std::thread::Builder::new().name(format!("kvatlas-rpc-{number}"));
-            let handle = thread.spawn(move || serve(runtime, front, connections, stop))?;
+            let handle = thread.spawn(move || serve(runtime, router, connections, stop))?;
             server.threads.lock().push(handle);
         }
         Ok(server)
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Refuse new calls, end streams, wait for running calls at most `grace`.
+    /// Refuses new calls, ends streams and waits for running calls, at most `grace`.
     pub fn stop(&self, grace: Duration) {
-        self.stopping.send_if_modified(|stopping| {
-            let first = stopping.is_none();
-            stopping.get_or_insert(grace);
-            first
+        self.stop.send_if_modified(|stop| {
+            let is_first = stop.is_none();
+            stop.get_or_insert(grace);
+            is_first
         });
         for thread in self.threads.lock().drain(..) {
-            // A thread that panicked has told so on stderr; there is nothing left to end.
+            // A panic of the thread is already on stderr; nothing is left to do.
             let _ = thread.join();
         }
     }
@@ -136,17 +135,18 @@ impl Drop for Server {
     }
 }
 
+/// The generated services: `Indexer`, health and reflection.
 fn routes(
     cell: &Arc<Cell>,
     clock: Clock,
-    stop: &watch::Receiver<Stopping>,
+    stop: &Stop,
     health: &HealthReporter,
 ) -> io::Result<Routes> {
-    let rpc = rpc::Rpc {
+    let service = IndexerService {
         cell: Arc::clone(cell),
         clock,
-        stopping: stop.clone(),
-        dumps: dump::Running::default(),
+        stop: stop.clone(),
+        dumps: dump::Slots::default(),
     };
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -155,7 +155,7 @@ fn routes(
     };
     let health = tonic_health::server::HealthService::from_health_reporter(health.clone());
     Ok(
-        Routes::new(IndexerServer::new(rpc).max_decoding_message_size(INGEST_BYTES_MAX))
+        Routes::new(IndexerServer::new(service).max_decoding_message_size(INGEST_BYTES_MAX))
             .add_service(tonic_health::pb::health_server::HealthServer::new(health))
             .add_service(reflection().build_v1().map_err(io::Error::other)?)
             .add_service(reflection().build_v1alpha().map_err(io::Error::other)?)
@@ -163,18 +163,14 @@ fn routes(
     )
 }
 
-fn serve(
-    runtime: Runtime,
-    front: Front,
-    connections: mpsc::Receiver<TcpStream>,
-    mut stop: watch::Receiver<Stopping>,
-) {
-    let grace_over = grace_over(stop.clone());
+/// Runs one thread: serves its connections until the grace period after a stop is over.
+fn serve(runtime: Runtime, router: Router, connections: mpsc::Receiver<TcpStream>, mut stop: Stop) {
+    let mut again = stop.clone();
+    let grace_over = async move { tokio::time::sleep(stopped(&mut again).await).await };
     runtime.block_on(async move {
-        let incoming = ReceiverStream::new(connections).map(Stream::new);
-        let stopped = async move {
-            // An error means that the server is gone, which is a stop too.
-            let _ = stop.wait_for(Option::is_some).await;
+        let incoming = ReceiverStream::new(connections).map(Connection::new);
+        let shutdown = async move {
+            stopped(&mut stop).await;
         };
         let serving = tonic::transport::Server::builder()
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
@@ -182,9 +178,9 @@ fn serve(
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE))
             .http2_max_pending_accept_reset_streams(Some(ABANDONED_CALLS_MAX))
-            .serve_with_incoming_shutdown(front, incoming, stopped);
+            .serve_with_incoming_shutdown(router, incoming, shutdown);
         tokio::select! {
-            // What ends one connection is no error of the server; it ends when it is stopped.
+            // The error of one connection is not the server's: it ends only when it is stopped.
             _ = serving => {}
             () = grace_over => {}
         }
@@ -192,46 +188,32 @@ fn serve(
     runtime.shutdown_background();
 }
 
-async fn grace_over(mut stop: watch::Receiver<Stopping>) {
-    let grace = stop
-        .wait_for(Option::is_some)
-        .await
-        .map_or(None, |grace| *grace);
-    tokio::time::sleep(grace.unwrap_or_default()).await;
-}
-
-async fn accept(
-    listener: TcpListener,
-    dealt: Vec<mpsc::Sender<TcpStream>>,
-    mut stop: watch::Receiver<Stopping>,
-) {
+/// Accepts connections and hands them out to the threads in turn.
+async fn accept(listener: TcpListener, threads: Vec<mpsc::Sender<TcpStream>>, mut stop: Stop) {
     let Ok(listener) = tokio::net::TcpListener::from_std(listener) else {
         return;
     };
-    let mut turns = dealt.iter().cycle();
+    let mut threads = threads.iter().cycle();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = stop.wait_for(Option::is_some) => return,
+            _ = stopped(&mut stop) => return,
         };
         match accepted.and_then(|(stream, _)| stream.into_std()) {
             Ok(stream) => {
-                if let Some(turn) = turns.next() {
-                    // A thread that no longer takes connections is stopping, and so are we.
-                    let _ = turn.send(stream).await;
+                if let Some(thread) = threads.next() {
+                    // A thread takes no more connections only if the server stops.
+                    let _ = thread.send(stream).await;
                 }
             }
-            // Out of descriptors, or a connection that was gone at once: the next may do better.
+            // No descriptors left, or a connection that is closed already: try the next one.
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     }
 }
 
-async fn report_health(
-    cell: Arc<Cell>,
-    health: HealthReporter,
-    mut stop: watch::Receiver<Stopping>,
-) {
+/// Keeps the health service up to date with the cell's readiness.
+async fn report_health(cell: Arc<Cell>, health: HealthReporter, mut stop: Stop) {
     let mut ready = cell.watch_readiness();
     loop {
         let stopping = stop.borrow_and_update().is_some();

@@ -1,42 +1,42 @@
-//! What records do to the index, gathered over many of them and then written together.
+//! Gathers the changes of many records and writes them to the index together.
 //!
-//! The index overlaps the cache misses of all blocks that one call gives it, and takes the right to
-//! write once for them; a call per event would pay both again and again. So events that follow one
-//! another and do the same to the same slot become one run. What must see the index as the records
-//! before it left it (a digest, the end of a slot) flushes first, and so does whoever gives up the
-//! lock around the worker table: nobody sees a worker's position ahead of its set.
+//! One call of the index overlaps the cache misses of all its blocks, and takes the write lock once. A call
+//! per event would pay both each time. So consecutive events that do the same to the same slot become one run.
+//!
+//! Code that reads the index as of the last record (a digest, the end of a slot) flushes first. So does every holder of
+//! the worker table's lock before it gives up the lock, so a worker's position is never ahead of its set.
 
 use kvatlas_index::{Hashes, Index, SlotId, Tier};
 
+use super::decode::EventList;
 use crate::counters::{Count, Counters};
-use crate::decode::EventList;
 
-/// Hashes gathered before they are written, at least; they stay in the near cache until then.
-const HASHES_ENOUGH: usize = 4_096;
-/// Emptied event lists kept for the next records.
-const SPARE_MAX: usize = 64;
+/// Number of hashes after which a write is due: they still fit the first-level cache.
+const HASHES_BEFORE_WRITE: usize = 4_096;
+/// Emptied event lists that are kept for reuse.
+const SPARE_LISTS_MAX: usize = 64;
 
 /// Blocks that one slot gains or loses on one tier.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Run {
+struct PendingRun {
     slot: SlotId,
     tier: Tier,
     stores: bool,
-    /// Where its hashes end; they begin where those of the run before it end.
+    /// End of its hashes; they begin at the end of the run before it.
     end: usize,
 }
 
-/// Changes on their way to the index.
-pub(crate) struct Changes<'a> {
+/// Changes on their way to the index. Dropping it writes them.
+pub(crate) struct IndexWrites<'a> {
     index: &'a Index,
     counters: &'a Counters,
-    runs: Vec<Run>,
+    runs: Vec<PendingRun>,
     hashes: Vec<u64>,
     events: u64,
-    spare: Vec<EventList>,
+    spare_lists: Vec<EventList>,
 }
 
-impl<'a> Changes<'a> {
+impl<'a> IndexWrites<'a> {
     pub fn new(index: &'a Index, counters: &'a Counters) -> Self {
         Self {
             index,
@@ -44,15 +44,15 @@ impl<'a> Changes<'a> {
             runs: Vec::new(),
             hashes: Vec::new(),
             events: 0,
-            spare: Vec::new(),
+            spare_lists: Vec::new(),
         }
     }
 
-    /// These blocks come to a slot, or leave it, after all that was pushed before.
+    /// Adds a change: `slot` gains these blocks on `tier`, or loses them if not `stores`.
     #[inline]
     pub fn push(&mut self, slot: SlotId, tier: Tier, stores: bool, hashes: &[u64]) {
         self.hashes.extend_from_slice(hashes);
-        let run = Run {
+        let run = PendingRun {
             slot,
             tier,
             stores,
@@ -66,22 +66,22 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// So many events have been pushed, or needed no push; writes if enough is gathered.
+    /// Counts applied events, and writes once enough hashes are gathered.
     pub fn count_events(&mut self, events: usize) {
         self.events += events as u64;
-        if self.hashes.len() >= HASHES_ENOUGH {
+        if self.hashes.len() >= HASHES_BEFORE_WRITE {
             self.flush();
         }
     }
 
-    /// Write all that was pushed.
+    /// Writes all gathered changes.
     pub fn flush(&mut self) {
         let mut begin = 0;
         let hashes = &self.hashes;
         let applied = self.index.apply(self.runs.drain(..).map(|run| {
             let hashes = &hashes[begin..run.end];
             begin = run.end;
-            kvatlas_index::Run {
+            kvatlas_index::Change {
                 slot: run.slot,
                 tier: run.tier,
                 stores: run.stores,
@@ -101,22 +101,22 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// An empty list, with room if there is one to use again.
+    /// An empty event list, if possible one with memory.
     pub fn take_list(&mut self) -> EventList {
-        self.spare.pop().unwrap_or_default()
+        self.spare_lists.pop().unwrap_or_default()
     }
 
-    /// A list that is done with.
-    pub fn give_back(&mut self, mut list: EventList) {
-        if self.spare.len() < SPARE_MAX {
+    /// Takes back an event list for reuse.
+    pub fn return_list(&mut self, mut list: EventList) {
+        if self.spare_lists.len() < SPARE_LISTS_MAX {
             list.events.clear();
             list.hashes.clear();
-            self.spare.push(list);
+            self.spare_lists.push(list);
         }
     }
 }
 
-impl Drop for Changes<'_> {
+impl Drop for IndexWrites<'_> {
     fn drop(&mut self) {
         self.flush();
     }

@@ -1,32 +1,31 @@
-//! From a record's bytes to what the sequencer takes: every check of form happens here, before
-//! anything of a record is believed.
+//! Decodes a record's bytes into the sequencer's input. All checks of form happen here, before anything of a
+//! record is used.
 
 use std::fmt;
 use std::ops::Range;
 
-use kvatlas_events::sequencer::{Closing, Digest, Events, SnapshotPart, Speaker, TIERS};
+use kvatlas_events::sequencer::{Events, Incarnation, ShutdownReason, SnapshotPart, TierDigest};
 use kvatlas_index::{Tier, WorkerKey};
 use kvatlas_wire::frame::{self, FrameError};
+use kvatlas_wire::protobuf::{Fields, Malformed, Value};
 use kvatlas_wire::v1;
 use prost::Message as _;
 
-use crate::proto::{Fields, Malformed, Value};
-
-/// Bytes of one record.
+/// Largest record, in bytes.
 pub const RECORD_BYTES_MAX: usize = 1 << 20;
-/// Events of one batch.
+/// Most events of one batch.
 pub const EVENTS_MAX: usize = 4_096;
-/// Hashes of one batch, or of one snapshot part.
+/// Most hashes of one batch, or of one snapshot part.
 pub const HASHES_MAX: usize = 65_536;
 
-/// Why a record cannot be read.
+/// Why a record cannot be decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DecodeError {
-    /// The frame is not ours, or damaged.
+    /// The frame is foreign or damaged.
     Frame(FrameError),
-    /// The payload is no batch as the protos define it.
+    /// The payload is not a valid `Batch`.
     Malformed(Malformed),
-    /// The record, or what is in it, is larger than the limits.
+    /// The record, its events or its hashes exceed a limit.
     TooLarge,
 }
 
@@ -49,16 +48,16 @@ impl fmt::Display for DecodeError {
     }
 }
 
-/// Who speaks, of which worker, and in which terms.
+/// The sender of a record, its worker, and the terms of its cell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header<'a> {
-    /// Of which worker.
+    /// The worker.
     pub worker: WorkerKey,
-    /// Which life and process of its publisher.
-    pub speaker: Speaker,
-    /// The cell.
+    /// The epoch, and the publisher process.
+    pub incarnation: Incarnation,
+    /// The cell's name.
     pub cell: &'a str,
-    /// The model.
+    /// The cell's model.
     pub model: &'a str,
     /// Tokens per block.
     pub block_size: u32,
@@ -66,57 +65,57 @@ pub struct Header<'a> {
     pub hash_contract: &'a str,
 }
 
-/// One event; its hashes lie in its list.
+/// One event; its hashes are a range of [`EventList::hashes`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// The worker holds these.
+    /// The worker holds these blocks from now on.
     Store(Tier, Range<usize>),
-    /// It no longer does.
+    /// The worker no longer holds these blocks.
     Remove(Tier, Range<usize>),
-    /// It holds nothing any more, on this tier or anywhere.
+    /// The worker holds nothing any more on this tier, or on any tier.
     Clear(Option<Tier>),
     /// The epoch ends.
-    Shutdown(Closing),
+    Shutdown(ShutdownReason),
 }
 
-/// The events of one batch and all their hashes, in two allocations.
+/// The events of one batch, and all their hashes.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct EventList {
-    /// In order.
+    /// The events, in order.
     pub events: Vec<Event>,
-    /// Of all events.
+    /// The hashes of all events.
     pub hashes: Vec<u64>,
 }
 
-/// What a record says.
+/// The content of a record.
 #[derive(Debug)]
 pub enum Body {
     /// Numbered events.
     Events(Events<EventList>),
-    /// One part of the whole set.
+    /// One part of a snapshot of the worker's whole set.
     Snapshot(SnapshotPart),
-    /// The publisher lives.
+    /// A sign of life of the publisher, with its facts.
     Heartbeat(Box<v1::Heartbeat>),
 }
 
-/// A record that is well formed; whether it belongs to this cell is not known yet.
+/// A well-formed record. Whether it belongs to this cell is not checked yet.
 #[derive(Debug)]
 pub struct Record<'a> {
-    /// Its header.
+    /// Sender, worker and terms.
     pub header: Header<'a>,
-    /// What it says.
+    /// Its content.
     pub body: Body,
 }
 
-/// Read one record.
+/// Decodes one record.
 ///
 /// # Errors
-/// [`DecodeError`] says what is wrong; nothing of such a record may be used.
+/// [`DecodeError`] says why; nothing of such a record may be used.
 pub fn decode(record: &[u8]) -> Result<Record<'_>, DecodeError> {
     decode_into(record, EventList::default())
 }
 
-/// As [`decode`]; `list` is empty, and its room is used for the record's events.
+/// As [`decode`], with an empty `list` whose memory is reused for the record's events.
 pub(crate) fn decode_into(record: &[u8], mut list: EventList) -> Result<Record<'_>, DecodeError> {
     if record.len() > RECORD_BYTES_MAX {
         return Err(DecodeError::TooLarge);
@@ -136,7 +135,7 @@ pub(crate) fn decode_into(record: &[u8], mut list: EventList) -> Result<Record<'
     }
     let header = read_header(header.ok_or(Malformed("no header"))?)?;
     let body = match (list.events.is_empty(), snapshot, heartbeat) {
-        (false, None, None) => Body::Events(number(list, first_event_id)?),
+        (false, None, None) => Body::Events(number_events(list, first_event_id)?),
         (true, Some(bytes), None) => Body::Snapshot(read_snapshot(bytes)?),
         (true, None, Some(bytes)) => {
             let heartbeat = v1::Heartbeat::decode(bytes)
@@ -149,15 +148,15 @@ pub(crate) fn decode_into(record: &[u8], mut list: EventList) -> Result<Record<'
     Ok(Record { header, body })
 }
 
-/// Digests in the order of tiers; a tier that is not named is empty.
-pub fn tier_digests(named: &[v1::TierDigest]) -> Result<[Digest; TIERS], Malformed> {
-    let mut digests = [Digest::default(); TIERS];
+/// Digests by tier number. A tier that is not named is empty.
+pub fn tier_digests(named: &[v1::TierDigest]) -> Result<[TierDigest; Tier::COUNT], Malformed> {
+    let mut digests = [TierDigest::default(); Tier::COUNT];
     for digest in named {
         let tier = u32::try_from(digest.tier).ok().and_then(known_tier);
         let tier = tier.ok_or(Malformed("a digest of an unknown tier"))?;
-        digests[tier as usize] = Digest {
+        digests[tier as usize] = TierDigest {
             blocks: digest.blocks,
-            xor: digest.digest,
+            digest: digest.digest,
         };
     }
     Ok(digests)
@@ -177,7 +176,7 @@ fn read_header(bytes: &[u8]) -> Result<Header<'_>, Malformed> {
             worker_id: 0,
             dp_rank: 0,
         },
-        speaker: Speaker {
+        incarnation: Incarnation {
             epoch: 0,
             instance: 0,
         },
@@ -186,11 +185,11 @@ fn read_header(bytes: &[u8]) -> Result<Header<'_>, Malformed> {
         block_size: 0,
         hash_contract: "",
     };
-    let mut named = false;
+    let mut has_worker = false;
     for field in Fields::of(bytes) {
         match field? {
             (1, value) => {
-                named = true;
+                has_worker = true;
                 for part in Fields::of(value.bytes()?) {
                     match part? {
                         (1, value) => header.worker.worker_id = value.fixed64()?,
@@ -199,8 +198,8 @@ fn read_header(bytes: &[u8]) -> Result<Header<'_>, Malformed> {
                     }
                 }
             }
-            (2, value) => header.speaker.epoch = value.varint()?,
-            (3, value) => header.speaker.instance = value.fixed64()?,
+            (2, value) => header.incarnation.epoch = value.varint()?,
+            (3, value) => header.incarnation.instance = value.fixed64()?,
             (4, value) => header.cell = value.text()?,
             (5, value) => header.model = value.text()?,
             (6, value) => header.block_size = value.u32()?,
@@ -208,10 +207,10 @@ fn read_header(bytes: &[u8]) -> Result<Header<'_>, Malformed> {
             _ => {}
         }
     }
-    if !named {
+    if !has_worker {
         return Err(Malformed("the header names no worker"));
     }
-    if header.speaker.epoch == 0 {
+    if header.incarnation.epoch == 0 {
         return Err(Malformed("the header names no epoch"));
     }
     Ok(header)
@@ -290,7 +289,7 @@ fn read_clear(message: &[u8]) -> Result<Option<Tier>, Malformed> {
     Ok(tier)
 }
 
-fn read_shutdown(message: &[u8]) -> Result<Closing, Malformed> {
+fn read_shutdown(message: &[u8]) -> Result<ShutdownReason, Malformed> {
     let mut reason = 0;
     for field in Fields::of(message) {
         if let (1, value) = field? {
@@ -298,31 +297,32 @@ fn read_shutdown(message: &[u8]) -> Result<Closing, Malformed> {
         }
     }
     match reason {
-        1 => Ok(Closing::EngineGone),
-        2 => Ok(Closing::PublisherLeaving),
+        1 => Ok(ShutdownReason::EngineGone),
+        2 => Ok(ShutdownReason::PublisherLeaving),
         _ => Err(Malformed("a shutdown of no known reason")),
     }
 }
 
-fn number(list: EventList, first_event_id: u64) -> Result<Events<EventList>, Malformed> {
-    // `EVENTS_MAX` fits an u32.
+/// Checks the event ids, and that a shutdown is the last event.
+fn number_events(list: EventList, first_event_id: u64) -> Result<Events<EventList>, Malformed> {
+    // `EVENTS_MAX` fits a u32.
     let count = list.events.len() as u32;
     if first_event_id == 0 || first_event_id.checked_add(u64::from(count)).is_none() {
         return Err(Malformed("the first event id is out of range"));
     }
-    let ends = list
+    let first_shutdown = list
         .events
         .iter()
         .position(|event| matches!(event, Event::Shutdown(_)));
-    let closing = match (ends, list.events.last()) {
+    let shutdown = match (first_shutdown, list.events.last()) {
         (None, _) => None,
-        (Some(at), Some(Event::Shutdown(closing))) if at + 1 == list.events.len() => Some(*closing),
+        (Some(at), Some(Event::Shutdown(reason))) if at + 1 == list.events.len() => Some(*reason),
         _ => return Err(Malformed("events after a shutdown")),
     };
     Ok(Events {
         first_event_id,
         count,
-        closing,
+        shutdown,
         payload: list,
     })
 }
@@ -352,7 +352,7 @@ fn read_snapshot(message: &[u8]) -> Result<SnapshotPart, DecodeError> {
     }
     let tier = match tier {
         Some(tier) => tier as usize,
-        // The one part of an empty set has no tier to name.
+        // The only part of an empty set names no tier.
         None if hashes.is_empty() => 0,
         None => return Err(Malformed("a snapshot's part names no tier").into()),
     };

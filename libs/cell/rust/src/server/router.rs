@@ -1,8 +1,7 @@
-//! The service in front: `FindMatches` is answered here, straight from HTTP/2 frames; every other
-//! path goes to the generated services.
+//! Routes calls: `FindMatches` is answered here, straight from HTTP/2 frames; all others go to the generated services.
 //!
-//! tonic's own unary path decodes into messages of vectors and wraps bodies several times over; at
-//! tens of thousands of calls a second on one core that is most of a call's cost.
+//! tonic's own unary path decodes into messages of vectors and wraps bodies several times. At tens of thousands
+//! of calls a second on one core that is most of a call's cost.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -17,32 +16,32 @@ use tonic::Status;
 use tonic::service::Routes;
 use tower_service::Service;
 
-use super::find_matches::{self, PREFIX_LEN, REQUEST_BYTES_MAX};
-use super::stream::FRAME_BYTES_MAX;
+use super::connection::FRAME_BYTES_MAX;
+use super::find_matches::{PREFIX_LEN, REQUEST_BYTES_MAX, answer, too_large};
 use crate::cell::Cell;
 use crate::counters::Count;
 
 const FIND_MATCHES: &str = "/kvatlas.v1.Indexer/FindMatches";
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// Everything the server answers.
+/// The HTTP/2 service of one thread.
 #[derive(Clone)]
-pub struct Front {
+pub struct Router {
     cell: Arc<Cell>,
     routes: Routes,
 }
 
-impl Front {
-    /// `routes` are the generated services, `Indexer` among them.
+impl Router {
+    /// `routes` are the generated services, including `Indexer`.
     pub fn new(cell: Arc<Cell>, routes: Routes) -> Self {
         Self { cell, routes }
     }
 }
 
-type Answer = Result<http::Response<Reply>, Infallible>;
+type Answer = Result<http::Response<ResponseBody>, Infallible>;
 
-impl Service<http::Request<tonic::body::Body>> for Front {
-    type Response = http::Response<Reply>;
+impl Service<http::Request<tonic::body::Body>> for Router {
+    type Response = http::Response<ResponseBody>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
@@ -53,16 +52,20 @@ impl Service<http::Request<tonic::body::Body>> for Front {
     fn call(&mut self, request: http::Request<tonic::body::Body>) -> Self::Future {
         if request.uri().path() == FIND_MATCHES {
             let cell = Arc::clone(&self.cell);
-            return Box::pin(async move { Ok(unary(&cell, request.into_body()).await) });
+            return Box::pin(async move { Ok(find_matches(&cell, request.into_body()).await) });
         }
         let answer = self.routes.call(request);
-        Box::pin(async move { answer.await.map(|response| response.map(Reply::Other)) })
+        Box::pin(async move {
+            answer
+                .await
+                .map(|response| response.map(ResponseBody::Other))
+        })
     }
 }
 
-async fn unary(cell: &Cell, body: tonic::body::Body) -> http::Response<Reply> {
+async fn find_matches(cell: &Cell, body: tonic::body::Body) -> http::Response<ResponseBody> {
     let result = match read_message(body).await {
-        Ok(message) => find_matches::answer(cell, &message),
+        Ok(message) => answer(cell, &message),
         Err(status) => {
             cell.counters.add(Count::FindUnread);
             Err(status)
@@ -70,7 +73,7 @@ async fn unary(cell: &Cell, body: tonic::body::Body) -> http::Response<Reply> {
     };
     match result {
         Ok(data) => {
-            let mut response = http::Response::new(Reply::Unary(Unary::Data(data)));
+            let mut response = http::Response::new(ResponseBody::FindMatches(Unary::Data(data)));
             response
                 .headers_mut()
                 .insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -80,9 +83,9 @@ async fn unary(cell: &Cell, body: tonic::body::Body) -> http::Response<Reply> {
     }
 }
 
-/// The one message of a unary call, without its prefix.
+/// Reads the message of a unary call, without its prefix.
 async fn read_message(mut body: tonic::body::Body) -> Result<Bytes, Status> {
-    // A small request comes in one frame and is never copied.
+    // A small request comes in one frame and is not copied.
     let mut whole = Bytes::new();
     let mut joined = BytesMut::new();
     let mut expected = None;
@@ -114,7 +117,7 @@ async fn read_message(mut body: tonic::body::Body) -> Result<Bytes, Status> {
     Err(Status::internal("the request ends before its message does"))
 }
 
-/// Bytes of prefix and message together, once the prefix is there.
+/// Bytes of prefix and message together; None before the prefix is there.
 fn expected_len(bytes: &[u8]) -> Result<Option<usize>, Status> {
     let Some((prefix, _)) = bytes.split_first_chunk::<PREFIX_LEN>() else {
         return Ok(None);
@@ -127,36 +130,36 @@ fn expected_len(bytes: &[u8]) -> Result<Option<usize>, Status> {
     }
     let len = u32::from_be_bytes([a, b, c, d]) as usize;
     if len > REQUEST_BYTES_MAX {
-        return Err(find_matches::too_large());
+        return Err(too_large());
     }
     Ok(Some(PREFIX_LEN + len))
 }
 
-/// A response's body: one message and its trailers, or whatever a generated service made.
-pub enum Reply {
-    /// Of `FindMatches`.
-    Unary(Unary),
-    /// Of all else.
+/// The body of a response.
+pub enum ResponseBody {
+    /// The answer of `FindMatches`: one message and its trailers.
+    FindMatches(Unary),
+    /// The response of a generated service.
     Other(tonic::body::Body),
 }
 
-/// What is still to be sent of one message.
+/// The unsent rest of a unary answer.
 pub enum Unary {
     /// The message, or the rest of it.
     Data(Bytes),
-    /// Status OK.
+    /// The trailers with status OK.
     Trailers,
     /// Nothing.
     Done,
 }
 
-impl Default for Reply {
+impl Default for ResponseBody {
     fn default() -> Self {
-        Self::Unary(Unary::Done)
+        Self::FindMatches(Unary::Done)
     }
 }
 
-impl Body for Reply {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -166,7 +169,7 @@ impl Body for Reply {
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let unary = match self.get_mut() {
             Self::Other(body) => return Pin::new(body).poll_frame(cx),
-            Self::Unary(unary) => unary,
+            Self::FindMatches(unary) => unary,
         };
         Poll::Ready(match std::mem::replace(unary, Unary::Done) {
             Unary::Data(mut data) => {
@@ -190,14 +193,14 @@ impl Body for Reply {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Other(body) => body.is_end_stream(),
-            Self::Unary(unary) => matches!(unary, Unary::Done),
+            Self::FindMatches(unary) => matches!(unary, Unary::Done),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Other(body) => body.size_hint(),
-            Self::Unary(_) => SizeHint::default(),
+            Self::FindMatches(_) => SizeHint::default(),
         }
     }
 }

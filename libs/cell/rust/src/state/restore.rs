@@ -1,13 +1,11 @@
-//! A dump's batches into an empty cell: how a replica starts from a file or from a peer.
+//! Reads a state into an empty cell: how a replica starts from a file or from a peer.
 //!
-//! Nothing of it shows before all of it has been read and found to be what it says: sets go into slots
-//! of their own, which are given up again if the rest cannot be used. Every set is checked against the
-//! count and the digest that its rows state.
+//! The cell shows nothing of the state before all of it is read and verified. Sets go into slots of their own, which are
+//! given back if the rest cannot be used. Every set is checked against the count and the digest of its rows.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
-use std::io::Read;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -18,33 +16,34 @@ use arrow_array::{Array as _, RecordBatch};
 use arrow_buffer::Buffer;
 use arrow_ipc::reader::{FileReader, StreamDecoder};
 use arrow_schema::{ArrowError, DataType, Schema};
-use kvatlas_events::sequencer::{Place, Standing};
+use kvatlas_events::sequencer::{ResumePoint, SequencerState};
 use kvatlas_index::{SlotId, Tier, TierSummary, WorkerKey};
 use kvatlas_wire::v1;
 use prost::Message as _;
-use xxhash_rust::xxh3::Xxh3;
 
+use super::columns::{FORMAT, TIER_NAMES, schema};
+use super::file::checksum_of;
+use super::worker_resume;
 use crate::cell::Cell;
-use crate::dump_rows::{FORMAT, TIER_NAMES, schema};
-use crate::worker::{Worker, resumed_place};
+use crate::workers::worker::Worker;
 
-/// Why a kept state cannot be used.
+/// The kind of reason why a state cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// It cannot be read, or not to its end.
     Unreadable,
-    /// It is not what was written.
+    /// Its bytes are not those that were written.
     Corrupt,
-    /// It is no state of ours.
+    /// It is not a state of a cell.
     Foreign,
-    /// It is of a format that this build does not know.
+    /// It has a format that this build does not read.
     OtherVersion,
-    /// It is of a cell that speaks in other terms.
+    /// It belongs to another cell, or to other terms.
     OtherCell,
 }
 
 impl Refusal {
-    /// In a word, for a counter's label.
+    /// The reason as a counter's label.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -57,12 +56,12 @@ impl Refusal {
     }
 }
 
-/// A kept state that cannot be used.
+/// Why a state cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RestoreError {
-    /// Why, for a counter.
+    /// The reason, for a counter.
     pub refusal: Refusal,
-    /// Why, for an operator.
+    /// The reason in words, for the operator.
     pub text: String,
 }
 
@@ -72,38 +71,39 @@ impl fmt::Display for RestoreError {
     }
 }
 
-/// What the cell has been given.
+/// The content of a restored state.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Restored {
-    /// Workers, the recently gone included.
+    /// Number of workers, including those whose engines have gone.
     pub workers: u64,
-    /// Blocks, each once per holder and tier.
+    /// Number of blocks, each once per holder and tier.
     pub memberships: u64,
-    /// Per transport how far its log is applied: the log's identity and the entry.
+    /// By transport, the log's identity and the newest applied entry.
     pub positions: HashMap<String, (String, String)>,
 }
 
-/// A restoration under way; given up when dropped.
+/// A restoration under way. Dropping it gives it up.
 pub struct Restore {
     cell: Arc<Cell>,
     decoder: StreamDecoder,
     positions: Option<HashMap<String, (String, String)>>,
-    /// Per transport how far its log's time had come; of earlier builds none.
+    /// By transport, the log's time. States of early builds have none.
     times: Vec<(String, u64)>,
-    staged: Vec<Staged>,
+    staged: Vec<StagedWorker>,
 }
 
-/// One worker whose rows are being read, or have been.
-struct Staged {
+/// One worker whose rows are read, but not shown yet.
+struct StagedWorker {
     key: WorkerKey,
-    place: Place,
+    point: ResumePoint,
     resume: v1::WorkerResume,
     slot: Option<SlotId>,
+    /// Count and digest by tier, as its rows state them.
     stated: [TierSummary; 4],
 }
 
 impl Restore {
-    /// Into this cell, which must have no worker yet.
+    /// Begins a restoration into this cell, which must have no worker yet.
     #[must_use]
     pub fn new(cell: Arc<Cell>) -> Self {
         Self {
@@ -115,30 +115,33 @@ impl Restore {
         }
     }
 
-    /// All of a file whose bytes have this checksum.
+    /// Reads a whole file whose bytes must have this checksum.
     ///
     /// # Errors
-    /// Why the file cannot be used; drop the restoration then.
+    /// The file cannot be used; drop the restoration then.
     pub fn read_file(&mut self, path: &Path, checksum: u64) -> Result<(), RestoreError> {
         let unreadable = |error: std::io::Error| refuse(Refusal::Unreadable, error);
         let mut file = File::open(path).map_err(unreadable)?;
-        // Before a byte is believed: what follows takes lengths from the file.
+        // First, since the reader below trusts the lengths in the file.
         if checksum_of(&mut file).map_err(unreadable)? != checksum {
-            return Err(refuse(Refusal::Corrupt, "its bytes are not those written"));
+            return Err(refuse(
+                Refusal::Corrupt,
+                "its bytes do not match its checksum",
+            ));
         }
-        let reader = FileReader::try_new(file, None).map_err(|error| self.in_words(error))?;
-        self.check(&reader.schema())?;
+        let reader = FileReader::try_new(file, None).map_err(|error| self.refusal(error))?;
+        self.check_schema(&reader.schema())?;
         for batch in reader {
-            let batch = batch.map_err(|error| self.in_words(error))?;
+            let batch = batch.map_err(|error| self.refusal(error))?;
             self.take(&batch)?;
         }
         Ok(())
     }
 
-    /// The next bytes of a dump's stream, cut anywhere.
+    /// Reads the next bytes of a dump's stream, cut anywhere.
     ///
     /// # Errors
-    /// Why the dump cannot be used; drop the restoration then.
+    /// The dump cannot be used; drop the restoration then.
     pub fn feed(&mut self, bytes: Vec<u8>) -> Result<(), RestoreError> {
         let mut buffer = Buffer::from(bytes);
         while !buffer.is_empty() {
@@ -146,7 +149,7 @@ impl Restore {
             if self.positions.is_none()
                 && let Some(schema) = self.decoder.schema()
             {
-                self.check(&schema)?;
+                self.check_schema(&schema)?;
             }
             if let Some(batch) = batch {
                 self.take(&batch)?;
@@ -155,10 +158,10 @@ impl Restore {
         Ok(())
     }
 
-    /// All has been read: from here on the cell has it.
+    /// Ends the restoration: the cell has the state from now on.
     ///
     /// # Errors
-    /// If it has not, or the last set is not what its rows say.
+    /// The state is incomplete, or its last set does not match its digest.
     pub fn finish(mut self, now_ms: u64) -> Result<Restored, RestoreError> {
         self.decoder
             .finish()
@@ -175,74 +178,67 @@ impl Restore {
             ..Restored::default()
         };
         let cell = Arc::clone(&self.cell);
-        let (staged, times) = (
-            std::mem::take(&mut self.staged),
-            std::mem::take(&mut self.times),
-        );
-        let room_blocks = cell.room_blocks();
-        let mut around = cell.surroundings(room_blocks);
+        let staged = std::mem::take(&mut self.staged);
+        let mut context = cell.apply_context();
         cell.with_table_mut(|table| {
+            let logs = &mut table.logs;
             for (transport, (identity, entry)) in &restored.positions {
-                if table.logs.known_place(transport).is_some() {
-                    table.logs.set_position(transport, identity, entry);
+                if logs.find(transport).is_some() {
+                    logs.set_position(transport, identity, entry);
                 }
             }
-            let mut keys = Vec::new();
-            for worker in staged {
+            let mut workers: Vec<Worker> = Vec::new();
+            for staged in staged {
                 restored.workers += 1;
-                restored.memberships += worker.stated.iter().map(|tier| tier.count).sum::<u64>();
-                let Staged {
-                    key,
-                    place,
-                    resume,
+                restored.memberships += staged.stated.iter().map(|tier| tier.count).sum::<u64>();
+                let (key, limits) = (staged.key, cell.config.limits);
+                let StagedWorker {
+                    point,
                     slot,
+                    resume,
                     ..
-                } = worker;
-                let heard = resume.heard.clone();
-                let limits = cell.config.limits;
-                let mut worker = Worker::resumed(key, limits, place, slot, resume, now_ms);
-                worker.heard_before(&heard, &mut table.logs, now_ms);
-                table.workers.insert(key, worker);
-                keys.push(key);
+                } = staged;
+                workers.push(worker_resume::to_worker(
+                    key, limits, point, slot, resume, logs, now_ms,
+                ));
             }
-            for (transport, unix_ms) in times {
-                if let Some(place) = table.logs.known_place(&transport) {
-                    table.logs.resume_time(place, unix_ms, now_ms);
+            for (transport, unix_ms) in &self.times {
+                if let Some(log) = logs.find(transport) {
+                    logs.restore_time(log, *unix_ms, now_ms);
                 }
             }
-            for key in keys {
-                let logs = &table.logs;
-                let lacks = table.workers.get_mut(&key).is_some_and(|worker| {
-                    worker.look(&mut around, logs);
-                    worker.lacks_records(room_blocks)
-                });
-                table.note_need(key, lacks);
-                table.mark(key);
+            // All logs' times are known now, so leases can be judged.
+            for worker in workers {
+                table.insert_restored(&mut context, worker);
             }
         });
         Ok(restored)
     }
 
-    /// The next batch, if it is there by now. A stream has no checksum, and the decoder takes lengths
-    /// and places on trust: where they make no sense it panics, and is dropped with the restoration.
+    /// Decodes the next batch, if all its bytes are there. A stream has no checksum, and the decoder trusts the lengths
+    /// and offsets in it. It panics on wrong ones; then the restoration is dropped with it.
     fn decode(&mut self, buffer: &mut Buffer) -> Result<Option<RecordBatch>, RestoreError> {
         let decoder = &mut self.decoder;
         let decoded = catch_unwind(AssertUnwindSafe(|| decoder.decode(buffer)));
-        let batch = decoded.map_err(|_| refuse(Refusal::Corrupt, "its bytes make no sense"))?;
-        batch.map_err(|error| self.in_words(error))
+        let batch = decoded.map_err(|_| refuse(Refusal::Corrupt, "its bytes cannot be decoded"))?;
+        batch.map_err(|error| self.refusal(error))
     }
 
-    /// Whether a stream was read to its mark of the end, or no stream was read at all. The decoder
-    /// itself takes any end between two batches for the end; but after the mark it takes no more.
+    /// Whether a stream was read to its end mark, or no stream was read at all. The decoder itself accepts any end
+    /// between two batches, but after the end mark it refuses more bytes.
     fn has_ended(&mut self) -> bool {
         let more = self.decoder.decode(&mut Buffer::from(vec![0]));
         self.decoder.schema().is_none() || more.is_err()
     }
 
-    fn check(&mut self, theirs: &Schema) -> Result<(), RestoreError> {
-        let said = theirs.metadata();
-        let Some(format) = said.get("kvatlas.format") else {
-            return Err(refuse(Refusal::Foreign, "it is no state of a kvatlas cell"));
+    /// Checks format, terms and columns, and reads the positions of the logs.
+    fn check_schema(&mut self, theirs: &Schema) -> Result<(), RestoreError> {
+        let metadata = theirs.metadata();
+        let Some(format) = metadata.get("kvatlas.format") else {
+            return Err(refuse(
+                Refusal::Foreign,
+                "it is not a state of a kvatlas cell",
+            ));
         };
         if format != FORMAT {
             let text = format!("it has format {format}, this build reads format {FORMAT}");
@@ -250,10 +246,10 @@ impl Restore {
         }
         let ours = schema(&self.cell.config, Some(&[]));
         for (term, ours) in ours.metadata() {
-            let said = said.get(term).map_or("", String::as_str);
-            if said != ours {
+            let theirs = metadata.get(term).map_or("", String::as_str);
+            if theirs != ours {
                 let term = term.trim_start_matches("kvatlas.").replace('_', " ");
-                let text = format!("it has {term} {said:?}, this cell has {ours:?}");
+                let text = format!("it has {term} {theirs:?}, this cell has {ours:?}");
                 return Err(refuse(Refusal::OtherCell, text));
             }
         }
@@ -261,15 +257,15 @@ impl Restore {
             let text = "its columns are not those of a state to start from";
             return Err(refuse(Refusal::Foreign, text));
         }
-        let transports = said.iter().filter_map(|(name, identity)| {
+        let transports = metadata.iter().filter_map(|(name, identity)| {
             let transport = name
                 .strip_prefix("kvatlas.log.")?
                 .strip_suffix(".identity")?;
-            let entry = said.get(&format!("kvatlas.log.{transport}.entry"))?;
+            let entry = metadata.get(&format!("kvatlas.log.{transport}.entry"))?;
             Some((transport.to_owned(), (identity.clone(), entry.clone())))
         });
         self.positions = Some(transports.collect());
-        let times = said.iter().filter_map(|(name, unix_ms)| {
+        let times = metadata.iter().filter_map(|(name, unix_ms)| {
             let transport = name
                 .strip_prefix("kvatlas.log.")?
                 .strip_suffix(".unix_ms")?;
@@ -311,7 +307,7 @@ impl Restore {
                 digest: digests.value(row),
             };
             let ends = lists.value_offsets();
-            // An array that was read has been validated: offsets ascend from 0 and end within the values.
+            // The reader has validated the array: offsets ascend from 0 and end within the values.
             let held = &hashes[ends[row] as usize..ends[row + 1] as usize];
             if let Some(slot) = staged.slot {
                 self.cell.index().store(slot, Tier::ALL[tier], held);
@@ -327,25 +323,24 @@ impl Restore {
         resume: &[u8],
     ) -> Result<(), RestoreError> {
         let unread = || {
-            let WorkerKey { worker_id, dp_rank } = key;
-            let text = format!("worker {worker_id}/{dp_rank} has no place that can be read");
+            let text = format!("worker {key} has no readable position");
             refuse(Refusal::Corrupt, text)
         };
         let ascends = self.staged.last().is_none_or(|last| last.key < key);
         let resume = v1::WorkerResume::decode(resume).map_err(|_| unread())?;
-        let place = resumed_place(epoch, event_id, &resume)
-            .filter(|place| ascends && place.speaker.epoch > 0 && place.known < u64::MAX)
+        let point = worker_resume::resume_point(epoch, event_id, &resume)
+            .filter(|point| ascends && point.incarnation.epoch > 0 && point.known < u64::MAX)
             .ok_or_else(unread)?;
-        let slot = match place.standing {
-            Standing::Closed(_) => None,
-            Standing::Whole | Standing::Recovering => {
+        let slot = match point.state {
+            SequencerState::Closed(_) => None,
+            SequencerState::Whole | SequencerState::Recovering => {
                 let slot = self.cell.index().allocate(key);
                 Some(slot.map_err(|error| refuse(Refusal::Unreadable, error))?)
             }
         };
-        self.staged.push(Staged {
+        self.staged.push(StagedWorker {
             key,
-            place,
+            point,
             resume,
             slot,
             stated: Default::default(),
@@ -353,7 +348,7 @@ impl Restore {
         Ok(())
     }
 
-    /// Whether the last worker's set is what its rows said.
+    /// Checks the last worker's set against the digests of its rows.
     fn check_last(&self) -> Result<(), RestoreError> {
         let Some(last) = self.staged.last() else {
             return Ok(());
@@ -362,12 +357,11 @@ impl Restore {
         if held.unwrap_or_default().tiers == last.stated {
             return Ok(());
         }
-        let WorkerKey { worker_id, dp_rank } = last.key;
-        let text = format!("the set of worker {worker_id}/{dp_rank} is not what its digest says");
+        let text = format!("the set of worker {} does not match its digest", last.key);
         Err(refuse(Refusal::Corrupt, text))
     }
 
-    fn in_words(&self, error: ArrowError) -> RestoreError {
+    fn refusal(&self, error: ArrowError) -> RestoreError {
         let refusal = match (&error, &self.positions) {
             (ArrowError::IoError(..), _) => Refusal::Unreadable,
             (_, None) => Refusal::Foreign,
@@ -379,8 +373,9 @@ impl Restore {
 
 impl Drop for Restore {
     fn drop(&mut self) {
+        let context = self.cell.apply_context();
         for slot in self.staged.iter().filter_map(|staged| staged.slot) {
-            self.cell.surroundings(0).retire(slot);
+            context.retire(slot);
         }
     }
 }
@@ -389,16 +384,5 @@ fn refuse(refusal: Refusal, text: impl fmt::Display) -> RestoreError {
     RestoreError {
         refusal,
         text: text.to_string(),
-    }
-}
-
-fn checksum_of(file: &mut File) -> std::io::Result<u64> {
-    let mut hash = Xxh3::new();
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(hash.digest()),
-            length => hash.update(&buffer[..length]),
-        }
     }
 }

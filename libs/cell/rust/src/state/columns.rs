@@ -1,12 +1,12 @@
-//! A dump's rows in Arrow's columns.
+//! The Arrow columns of a state.
 //!
 //! ```text
 //! worker_id  dp_rank  tier    epoch  event_id  blocks  digest  sequence_hashes   resume
-//! u64        u32      utf8    u64    u64       u64     u64     list<u64>         binary, if asked for
+//! u64        u32      utf8    u64    u64       u64     u64     list<u64>         binary, in states to start from
 //! ```
 //!
-//! One row per worker and tier, more where a set is larger than a row may be. Where batches end
-//! follows from the rows alone, so equal states are equal bytes.
+//! There is one row per worker and tier, and more where a set is larger than a row may be. The rows alone decide where
+//! batches end, so equal states are equal bytes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use arrow_buffer::OffsetBuffer;
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 use kvatlas_index::{Tier, TierSummary, WorkerKey};
 
-use crate::cell::CellConfig;
-use crate::lease::Log;
+use crate::config::CellConfig;
+use crate::leases::logs::Log;
 
-/// Hashes of one row.
+/// Most hashes of one row.
 pub const ROW_HASHES_MAX: usize = 65_536;
 /// A batch ends after the row that reaches this many hashes, or this many rows.
 const BATCH_HASHES: usize = 65_536;
 const BATCH_ROWS: usize = 4_096;
-/// The format's number: another one is not read.
+/// Number of the format; other formats are refused.
 pub const FORMAT: &str = "1";
 
-/// Tiers in the order of [`Tier::ALL`].
+/// Names of the tiers, in the order of [`Tier::ALL`].
 pub const TIER_NAMES: [&str; 4] = ["device", "host", "disk", "remote"];
 
-/// The columns, with what the cell speaks and, if resumable, how far its logs are applied.
-pub fn schema(config: &CellConfig, logs: Option<&[Log]>) -> SchemaRef {
+/// The columns, and the metadata: the cell's terms and, in a state to start from, the position and time of its logs.
+pub(crate) fn schema(config: &CellConfig, logs: Option<&[Log]>) -> SchemaRef {
     let column = |name: &str, of: DataType| Field::new(name, of, false);
     let hashes = DataType::List(Arc::new(column("item", DataType::UInt64)));
     let mut columns = vec![
@@ -74,19 +74,19 @@ pub fn schema(config: &CellConfig, logs: Option<&[Log]>) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(columns, metadata))
 }
 
-/// One row, but for its hashes.
+/// One row without its hashes.
 #[derive(Clone, Copy)]
-pub struct Row {
+pub(crate) struct Row {
     pub key: WorkerKey,
     pub tier: Tier,
     pub epoch: u64,
     pub event_id: u64,
-    pub held: TierSummary,
+    pub summary: TierSummary,
 }
 
-/// The rows of the batch that is being filled.
+/// The rows of the next batch.
 #[derive(Default)]
-pub struct Rows {
+pub(crate) struct Rows {
     worker_ids: Vec<u64>,
     dp_ranks: Vec<u32>,
     tiers: Vec<&'static str>,
@@ -100,21 +100,21 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Append one row.
+    /// Appends a row.
     pub fn push(&mut self, row: Row, hashes: &[u64], resume: Option<Vec<u8>>) {
         self.worker_ids.push(row.key.worker_id);
         self.dp_ranks.push(row.key.dp_rank);
         self.tiers.push(TIER_NAMES[row.tier as usize]);
         self.epochs.push(row.epoch);
         self.event_ids.push(row.event_id);
-        self.blocks.push(row.held.count);
-        self.digests.push(row.held.digest);
+        self.blocks.push(row.summary.count);
+        self.digests.push(row.summary.digest);
         self.lengths.push(hashes.len());
         self.hashes.extend_from_slice(hashes);
         self.resumes.push(resume);
     }
 
-    /// Whether the batch ends here.
+    /// Whether the batch is complete.
     pub fn is_full(&self) -> bool {
         self.hashes.len() >= BATCH_HASHES || self.lengths.len() >= BATCH_ROWS
     }
@@ -124,10 +124,7 @@ impl Rows {
         self.lengths.is_empty()
     }
 
-    /// The batch; the next one starts empty.
-    ///
-    /// # Errors
-    /// None that a valid schema leaves possible.
+    /// Returns the batch and starts the next one.
     pub fn take(&mut self, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
         let rows = std::mem::take(self);
         let u64s = |values: Vec<u64>| Arc::new(UInt64Array::from(values)) as ArrayRef;

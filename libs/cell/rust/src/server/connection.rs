@@ -1,8 +1,8 @@
-//! A TCP stream that says it has no vectored writes.
+//! A TCP stream without vectored writes.
 //!
-//! The HTTP/2 layer then copies frames of less than 1 KiB into its buffer instead of sending each on
-//! its own: headers, data and trailers of an answer leave in one write, and the caller is woken once.
-//! On one connection that is a good part of a call's latency.
+//! The HTTP/2 layer then copies frames of less than 1 KiB into its buffer instead of sending each one alone. So headers,
+//! data and trailers of an answer leave in one write, and the caller wakes up once. On one connection that is a good
+//! part of a call's latency.
 
 use std::io;
 use std::pin::Pin;
@@ -12,24 +12,24 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-/// Payload of one frame that is still copied.
+/// Largest payload of a frame that is copied.
 pub const FRAME_BYTES_MAX: usize = 1_000;
 
 /// An accepted connection.
-pub struct Stream(TcpStream);
+pub struct Connection(TcpStream);
 
-impl Stream {
+impl Connection {
     /// Takes over an accepted connection, on the runtime that will serve it.
     ///
     /// # Errors
-    /// The connection is gone already.
+    /// The connection is closed already.
     pub fn new(stream: std::net::TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         TcpStream::from_std(stream).map(Self)
     }
 }
 
-impl Connected for Stream {
+impl Connected for Connection {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
@@ -37,7 +37,7 @@ impl Connected for Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for Connection {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -47,7 +47,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for Connection {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
