@@ -1,46 +1,17 @@
-"""Readers of the KV-cache events that inference engines publish.
+"""Follows the KV-cache events that inference engines publish, and names what their formats can hold.
 
-    bytes of a socket ──raw──▶ raw events ──vllm│sglang──▶ the neutral model (events)
+    PUB socket ──subscription──▶ messages ──sequencer──▶ the engine's payloads, in order, none missing
+                    replay ◀──requests──┘
 
-`stream` decides what a sequence number means, `follower` moves the bytes.
+`follower` is the entry point. The payloads themselves are read by the native module
+(`libs/engines/rust`).
 """
 
-from collections.abc import Callable, Mapping
+from typing import Literal
 
-from kvatlas_engines.events import (
-    Cleared,
-    EngineEvent,
-    EngineHash,
-    Reason,
-    Removed,
-    Stored,
-    StoredByHash,
-    Tier,
-    Unindexable,
-)
-from kvatlas_engines.raw import MalformedMessage, RawBatch, decode_payload
-from kvatlas_engines.reader import EngineReader
-from kvatlas_engines.sglang import SglangReader
-from kvatlas_engines.vllm import VllmReader
+from kvatlas_engines.refusal_reason import RefusalReason
 
-READERS: Mapping[str, Callable[[int], EngineReader]] = {"vllm": VllmReader, "sglang": SglangReader}
-"""By engine name: makes a reader from the configured block size."""
+EngineName = Literal["vllm", "sglang"]
+"""The engines whose payloads can be read."""
 
-__all__ = [
-    "READERS",
-    "Cleared",
-    "EngineEvent",
-    "EngineHash",
-    "EngineReader",
-    "MalformedMessage",
-    "RawBatch",
-    "Reason",
-    "Removed",
-    "SglangReader",
-    "Stored",
-    "StoredByHash",
-    "Tier",
-    "Unindexable",
-    "VllmReader",
-    "decode_payload",
-]
+__all__ = ["EngineName", "RefusalReason"]

@@ -1,7 +1,7 @@
-"""ZMQ endpoints as users write them, and which side of them binds.
+"""ZMQ endpoints as users write them, and the side of them that binds.
 
-Engines bind where their endpoint is a wildcard and connect otherwise, and so do we: an engine that
-connects to us needs us to listen.
+An engine binds its endpoint or connects to it. We listen where the endpoint is a wildcard, for an
+engine that connects, and connect otherwise.
 """
 
 import re
@@ -19,7 +19,7 @@ class Endpoint:
 
     address: str
     binds: bool
-    """We listen there; the engine connects."""
+    """We listen at the address, and the engine connects."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -37,7 +37,7 @@ class Endpoint:
 
     @property
     def path(self) -> str | None:
-        """Of a socket in the file system, or in the abstract space; None: it is of TCP."""
+        """The path of a Unix socket, in the file system or the abstract namespace; None: it is TCP."""
         if not self.address.startswith("ipc://"):
             return None
         path = self.address.removeprefix("ipc://")
@@ -45,7 +45,7 @@ class Endpoint:
 
     @property
     def host_port(self) -> tuple[str, int]:
-        """Of TCP, as a socket takes them; a wildcard is the address of any interface."""
+        """Host and port of a TCP address; a wildcard becomes the address of any interface."""
         host, _, port = self.address.removeprefix("tcp://").rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
         return "0.0.0.0" if host == "*" else host, int(port)  # noqa: S104 - as the user asked

@@ -1,41 +1,24 @@
-//! What runs per block in the publisher: an engine's messages in, what to publish out.
+//! The publisher's mirror: engine messages in, events to publish out.
 //!
 //! ```text
-//! payload ──payload──▶ raw events ──vllm│sglang──▶ columns (model) ──mirror──▶ operations (said)
+//! payload ──kvatlas-engines──▶ EventBatch ──mirror──▶ PendingEvents ──▶ sealed by the binding
 //! ```
 //!
-//! `subscriber` is the step before it: from a socket's bytes to payloads.
+//! `engine_mirror` runs these steps, `mirror` holds the rules, `tables` the memory behind them, and
+//! `state` writes a mirror into a checkpoint. The crate is pure: no I/O, no clock, no protobuf.
 //!
-//! The readers' rules are those of the Python package `kvatlas_engines`, the mirror's those of the
-//! Python reference under `tests/reference`; differential tests hold this crate to both. It is pure:
-//! bytes and columns in, columns out; no I/O, no clock, no protobuf.
+//! The Python mirror in `tests/reference/mirror.py` specifies the rules; a differential test holds
+//! this crate to it.
 
-mod ahead;
-mod clearing;
-mod contexts;
-mod engine;
-mod entries;
-mod extra_keys;
-mod fields;
-mod groups;
+mod engine_mirror;
 mod mirror;
-mod model;
-mod msgpack;
-mod passing;
-mod payload;
-mod said;
-mod sglang;
-mod slab;
+mod pending;
 mod state;
-mod subscriber;
-mod tree;
-mod vllm;
+mod tables;
 
-pub use engine::{EngineMirror, Report, Told};
-pub use mirror::Mirror;
-pub use model::{Batch, EngineKey, Event, Reason, Refusal, Stored, TIERS, Tier, TierDigest};
-pub use msgpack::Malformed;
-pub use payload::Engine;
-pub use said::{BATCH_EVENTS_MAX, BATCH_HASHES_MAX, Kind, Operation, Said};
+pub use engine_mirror::{ApplyOutcome, EngineMirror};
+pub use mirror::{Mirror, TierDigest};
+pub use pending::{
+    BATCH_EVENTS_MAX, BATCH_HASHES_MAX, EventKind, PendingEvent, PendingEvents, with_hashes,
+};
 pub use state::BadState;
-pub use subscriber::{Broken, MESSAGE_BYTES_MAX, Run, Subscriber};

@@ -1,87 +1,96 @@
-//! The mirror: what the engine holds, and what of it is published. The rules are those of the
-//! reference in Python (`tests/reference/mirror.py`), whose header is their specification; in short:
+//! The mirror: the blocks that an engine holds, and the part of them that is published.
 //!
-//! - per tier a set of engine hashes, each standing for one sequence hash; a block is on a tier for
-//!   as long as one of them is;
-//! - published is what a prompt can reach: after every operation the union of tiers is prefix-closed;
-//! - what has no known prefix or no tokens is refused and counted, never guessed;
-//! - after a loss everything is suspect until stored again, and the oldest suspects go when the
-//!   device tier holds more than the engine has room for.
+//! The rules (specified by `tests/reference/mirror.py`):
+//!
+//! - Each tier has a set of engine hashes, and each hash stands for one sequence hash. A block is on a
+//!   tier for as long as one of its hashes is. It is a set, not a count: engines announce a block twice
+//!   and remove it once (cache hits reported in full).
+//! - A block is published if a prompt can reach it: it begins a prompt, or its parent is published.
+//!   So after every event the union of all tiers is prefix-closed, which makes a look-up by depth
+//!   exact. Removing a block from its last tier unpublishes its descendants, tail first; they stay
+//!   held, and are published again, head first, when the gap is filled.
+//! - A block with an unknown parent has no known prefix, and a hash without tokens that was never
+//!   announced has no tokens. Both are refused and counted, never guessed. Adapter and salt belong to
+//!   a prompt, so a block takes its parent's.
+//! - After a loss in the engine's stream a removal may be missing, so everything held is suspect until
+//!   it is stored again. When the device tier holds more than the engine has room for, the oldest
+//!   suspects are removed.
 //!
 //! Memory: 28 bytes an engine hash and 40 a block, each with a number of 4 bytes in a table that is
 //! at least 7/16 full: 91 bytes a live block at worst, 95 while all are suspect.
 
 use std::num::NonZeroUsize;
 
+use kvatlas_engines::{EngineHash, Event, EventBatch, RefusalReason, Stored, Tier};
 use kvatlas_hashing::{chunk_hashes_into, chunk_hashes_with_items_into, sequence_step};
 use kvatlas_pages::Memory;
+pub use kvatlas_types::TierDigest;
 
-use crate::contexts::Contexts;
-use crate::entries::Entries;
-use crate::model::{Batch, EngineKey, Event, Reason, Stored, TIERS, Tier, TierDigest};
-use crate::said::Said;
-use crate::tree::{ROOT, Tree};
+use crate::pending::PendingEvents;
+use crate::tables::block_tree::{BlockTree, ROOT};
+use crate::tables::engine_hashes::EngineHashes;
+use crate::tables::prompt_contexts::PromptContexts;
 
-/// Blocks are numbered with 32 bits, ghosts and a sentinel included.
+/// Blocks have numbers of 32 bits; placeholders and a sentinel need some.
 const BLOCKS_MAX: usize = 1 << 30;
 
-/// One engine rank's cache in one life.
+/// One engine rank's cache, from one start of the engine to the next.
 #[derive(Debug)]
 pub struct Mirror {
-    /// Of the engine's device tier; 0: unknown.
+    /// The size of the engine's device tier, in blocks; 0: unknown.
     pub capacity_blocks: usize,
     blocks_max: usize,
     suspects_removed: u64,
-    unindexable: [u64; Reason::ALL.len()],
+    unindexable: [u64; RefusalReason::ALL.len()],
     pub(crate) memory: Memory,
-    pub(crate) tree: Tree,
-    pub(crate) entries: Entries,
-    pub(crate) contexts: Contexts,
-    pub(crate) published: [TierDigest; TIERS.len()],
+    pub(crate) tree: BlockTree,
+    pub(crate) engine_hashes: EngineHashes,
+    pub(crate) contexts: PromptContexts,
+    pub(crate) published: [TierDigest; Tier::COUNT],
     sequences: Vec<u64>,
 }
 
 impl Mirror {
-    /// Empty. `blocks_max`: engine hashes held at most; further stores are refused and counted.
-    /// `memory`: where what is held lies.
+    /// Empty. `blocks_max`: the largest number of engine hashes held; further stores are refused and
+    /// counted. `memory`: the allocator of the tables.
     #[must_use]
     pub fn new(blocks_max: usize, memory: Memory) -> Self {
         Self {
             capacity_blocks: 0,
             blocks_max: blocks_max.min(BLOCKS_MAX),
             suspects_removed: 0,
-            unindexable: [0; Reason::ALL.len()],
-            tree: Tree::new_in(&memory),
-            entries: Entries::new_in(&memory),
+            unindexable: [0; RefusalReason::ALL.len()],
+            tree: BlockTree::new_in(&memory),
+            engine_hashes: EngineHashes::new_in(&memory),
             memory,
-            contexts: Contexts::new(),
-            published: [TierDigest::default(); TIERS.len()],
+            contexts: PromptContexts::new(),
+            published: [TierDigest::default(); Tier::COUNT],
             sequences: Vec::new(),
         }
     }
 
-    /// Takes a message's events in order; what has changed in the published set goes to `said`.
-    pub fn apply(&mut self, batch: &Batch, said: &mut Said) {
+    /// Applies a message's events in order; appends the changes of the published set to `pending`.
+    pub fn apply(&mut self, batch: &EventBatch, pending: &mut PendingEvents) {
         if batch.events.len() > 1 {
-            self.entries.touch(&batch.hashes);
+            self.engine_hashes.prefetch(&batch.hashes);
         }
         for event in &batch.events {
             match event {
-                Event::Stored(stored) => self.on_stored(stored, batch, said),
+                Event::Stored(stored) => self.on_stored(stored, batch, pending),
                 Event::StoredByHash(hashes, tier) => {
-                    for &key in &batch.hashes[hashes.clone()] {
-                        self.on_stored_by_hash(key, *tier, said);
+                    for &hash in &batch.hashes[hashes.clone()] {
+                        self.on_stored_by_hash(hash, *tier, pending);
                     }
                 }
                 Event::Removed(hashes, tier) => {
-                    for &key in &batch.hashes[hashes.clone()] {
-                        if let Some(entry) = self.entries.find(key) {
-                            self.drop_hash(entry, *tier, said);
+                    for &hash in &batch.hashes[hashes.clone()] {
+                        if let Some(entry) = self.engine_hashes.find(hash) {
+                            self.drop_hash(entry, *tier, pending);
                         }
                     }
                 }
-                Event::Cleared(None) => self.clear(said),
-                Event::Cleared(Some(tier)) => self.clear_tier(*tier, said),
+                Event::Cleared(None) => self.clear(pending),
+                Event::Cleared(Some(tier)) => self.clear_tier(*tier, pending),
                 Event::Unindexable {
                     reason,
                     blocks,
@@ -94,57 +103,57 @@ impl Mirror {
                 }
             }
         }
-        self.remove_excess(said);
-        said.end();
+        self.remove_excess(pending);
+        pending.end_message();
     }
 
-    /// Something was lost that may have been a removal.
+    /// Makes every block suspect: a message was lost that may have been a removal.
     pub fn suspect_all(&mut self) {
-        self.entries.suspect_all();
+        self.engine_hashes.suspect_all();
     }
 
-    // --- what it can be asked ---
+    // --- queries ---
 
-    /// Engine hashes held at most.
+    /// The largest number of engine hashes held.
     #[must_use]
     pub(crate) const fn blocks_max(&self) -> usize {
         self.blocks_max
     }
 
-    /// Engine hashes held, published or not, over all tiers.
+    /// The number of engine hashes held, published or not, over all tiers.
     #[must_use]
     pub fn held_blocks(&self) -> usize {
-        self.entries.held_anywhere()
+        self.engine_hashes.held_anywhere()
     }
 
-    /// Engine hashes whose removal may have been lost.
+    /// The number of engine hashes whose removal may have been lost.
     #[must_use]
     pub fn suspect_blocks(&self) -> usize {
-        self.entries.suspects()
+        self.engine_hashes.suspects()
     }
 
-    /// Suspects removed since the engine had no room for them.
+    /// The number of suspects removed because the engine had no room for them.
     #[must_use]
     pub fn suspects_removed(&self) -> u64 {
         self.suspects_removed
     }
 
-    /// Blocks refused, by the number of the reason; an event that names no blocks counts as one.
+    /// The number of blocks refused, by [`RefusalReason`]; an event that names no blocks counts as one.
     #[must_use]
     pub fn unindexable(&self) -> &[u64] {
         &self.unindexable
     }
 
-    /// Sequence hashes held below a gap, and so not published. Walks the whole mirror.
+    /// The number of sequence hashes held below a gap, and so not published. Walks the whole mirror.
     #[must_use]
     pub fn unreachable_blocks(&self) -> usize {
         let each = self.tree.each_held();
         each.filter(|node| !self.tree.is_published(*node)).count()
     }
 
-    /// By tier.
+    /// The published set's digest, by tier.
     #[must_use]
-    pub fn digests(&self) -> [TierDigest; TIERS.len()] {
+    pub fn digests(&self) -> [TierDigest; Tier::COUNT] {
         self.published
     }
 
@@ -163,60 +172,60 @@ impl Mirror {
         sequences
     }
 
-    /// Bytes on the heap, links included; adapters' and salts' names left out.
+    /// Bytes on the heap, links included; names of adapters and salts are not counted.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.tree.memory_bytes()
-            + self.entries.memory_bytes()
+            + self.engine_hashes.memory_bytes()
             + self.contexts.memory_bytes()
             + self.sequences.capacity() * size_of::<u64>()
     }
 
     // --- stores ---
 
-    fn on_stored(&mut self, event: &Stored, batch: &Batch, said: &mut Said) {
+    fn on_stored(&mut self, event: &Stored, batch: &EventBatch, pending: &mut PendingEvents) {
         let blocks = event.hashes.len();
         let (lora_name, cache_salt) = (event.lora_name.as_deref(), event.cache_salt.as_deref());
         let (above, context) = match event.parent {
             None => (None, self.contexts.intern(lora_name, cache_salt)),
             Some(parent) => {
-                let Some(entry) = self.entries.find(parent) else {
-                    return self.refuse(Reason::UnknownParent, blocks);
+                let Some(entry) = self.engine_hashes.find(parent) else {
+                    return self.refuse(RefusalReason::UnknownParent, blocks);
                 };
-                let parent = self.entries.node(entry);
+                let parent = self.engine_hashes.node(entry);
                 let context = self.tree.context(parent);
                 if !self.contexts.agrees(context, lora_name, cache_salt) {
-                    return self.refuse(Reason::ConflictingPrefix, blocks);
+                    return self.refuse(RefusalReason::ConflictingPrefix, blocks);
                 }
-                self.contexts.share(context); // until the end: the parent may go meanwhile
+                self.contexts.share(context); // until the end: the parent may be removed meanwhile
                 (Some((parent, self.tree.sequence(parent))), context)
             }
         };
         let mut sequences = std::mem::take(&mut self.sequences);
-        self.hash(
+        self.hash_chain(
             event,
             batch,
             context,
             above.map(|(_, sequence)| sequence),
             &mut sequences,
         );
-        self.hold_chain(
+        self.store_chain(
             event,
             &batch.hashes[event.hashes.clone()],
             &sequences,
             above,
             context,
-            said,
+            pending,
         );
         self.sequences = sequences;
         self.contexts.release(context);
     }
 
-    /// Writes the sequence hashes of a stored chain, continued from its parent's.
-    fn hash(
+    /// Writes the sequence hashes of a stored chain, which continue the parent's.
+    fn hash_chain(
         &self,
         event: &Stored,
-        batch: &Batch,
+        batch: &EventBatch,
         context: u32,
         parent: Option<u64>,
         sequences: &mut Vec<u64>,
@@ -244,104 +253,104 @@ impl Mirror {
         }
     }
 
-    fn hold_chain(
+    fn store_chain(
         &mut self,
         event: &Stored,
-        keys: &[EngineKey],
+        hashes: &[EngineHash],
         sequences: &[u64],
         above: Option<(u32, u64)>,
         context: u32,
-        said: &mut Said,
+        pending: &mut PendingEvents,
     ) {
-        self.entries.touch(keys);
-        self.tree.touch(sequences);
+        self.engine_hashes.prefetch(hashes);
+        self.tree.prefetch(sequences);
         let mut above = above;
-        for (position, (&key, &sequence)) in keys.iter().zip(sequences).enumerate() {
+        for (position, (&hash, &sequence)) in hashes.iter().zip(sequences).enumerate() {
             if self.held_blocks() >= self.blocks_max {
-                return self.refuse(Reason::MirrorFull, keys.len() - position);
+                return self.refuse(RefusalReason::MirrorFull, hashes.len() - position);
             }
-            let entry = self.entries.find(key).and_then(|entry| {
-                let stands = self.tree.sequence(self.entries.node(entry)) == sequence;
+            let entry = self.engine_hashes.find(hash).and_then(|entry| {
+                let stands = self.tree.sequence(self.engine_hashes.node(entry)) == sequence;
                 if !stands {
-                    self.forget_other(entry, said);
+                    self.forget_other(entry, pending);
                 }
                 stands.then_some(entry)
             });
             let node = if let Some(entry) = entry {
-                self.hold_known(entry, event.tier, said);
-                self.entries.node(entry)
+                self.store_known(entry, event.tier, pending);
+                self.engine_hashes.node(entry)
             } else {
-                let node = self.tree.find_or_ghost(sequence);
+                let node = self.tree.find_or_add(sequence);
                 if !self.tree.is_held(node) {
                     let parent = self.parent_node(above);
                     self.contexts.share(context);
                     self.tree.attach(node, parent, context);
                 }
-                self.entries.add(key, node, event.tier);
-                self.hold(node, event.tier, said);
+                self.engine_hashes.add(hash, node, event.tier);
+                self.hold(node, event.tier, pending);
                 node
             };
             above = Some((node, sequence));
         }
     }
 
-    /// The node of the block before, which may have gone since, and be a ghost now.
+    /// The node of the block before. It may have been removed since, and be a placeholder now.
     fn parent_node(&mut self, above: Option<(u32, u64)>) -> u32 {
         match above {
             None => ROOT,
             Some((node, sequence)) if self.tree.is(node, sequence) => node,
-            Some((_, sequence)) => self.tree.find_or_ghost(sequence),
+            Some((_, sequence)) => self.tree.find_or_add(sequence),
         }
     }
 
-    fn on_stored_by_hash(&mut self, key: EngineKey, tier: Tier, said: &mut Said) {
-        match self.entries.find(key) {
-            None => self.refuse(Reason::UnknownHash, 1),
+    fn on_stored_by_hash(&mut self, hash: EngineHash, tier: Tier, pending: &mut PendingEvents) {
+        match self.engine_hashes.find(hash) {
+            None => self.refuse(RefusalReason::UnknownHash, 1),
             Some(entry) => {
-                if !self.entries.is_on(entry, tier) && self.held_blocks() >= self.blocks_max {
-                    return self.refuse(Reason::MirrorFull, 1);
+                if !self.engine_hashes.is_on(entry, tier) && self.held_blocks() >= self.blocks_max {
+                    return self.refuse(RefusalReason::MirrorFull, 1);
                 }
-                self.hold_known(entry, tier, said);
+                self.store_known(entry, tier, pending);
             }
         }
     }
 
-    /// A known hash was said on a tier, perhaps again.
-    fn hold_known(&mut self, entry: u32, tier: Tier, said: &mut Said) {
-        if self.entries.is_on(entry, tier) {
-            return self.entries.clear_suspicion(entry, tier);
+    /// Stores a known hash on a tier, perhaps again.
+    fn store_known(&mut self, entry: u32, tier: Tier, pending: &mut PendingEvents) {
+        if self.engine_hashes.is_on(entry, tier) {
+            return self.engine_hashes.clear_suspicion(entry, tier);
         }
-        self.entries.add_tier(entry, tier);
-        self.hold(self.entries.node(entry), tier, said);
+        self.engine_hashes.add_tier(entry, tier);
+        self.hold(self.engine_hashes.node(entry), tier, pending);
     }
 
-    /// Drops what a hash stood for, if it comes back as other tokens: the newer word counts.
-    fn forget_other(&mut self, entry: u32, said: &mut Said) {
-        self.refuse(Reason::ConflictingPrefix, 1);
-        for tier in self.entries.tiers(entry) {
-            self.drop_hash(entry, tier, said);
+    /// Removes a hash that the engine announces again with other tokens. The newer announcement counts.
+    fn forget_other(&mut self, entry: u32, pending: &mut PendingEvents) {
+        self.refuse(RefusalReason::ConflictingPrefix, 1);
+        for tier in self.engine_hashes.tiers(entry) {
+            self.drop_hash(entry, tier, pending);
         }
     }
 
-    fn hold(&mut self, node: u32, tier: Tier, said: &mut Said) {
+    fn hold(&mut self, node: u32, tier: Tier, pending: &mut PendingEvents) {
         let is_new_tier = !self.tree.is_on(node, tier);
         self.tree.add_ref(node, tier);
         if self.tree.is_published(node) {
             if is_new_tier {
-                self.say_stored(node, tier, said);
+                self.emit_store(node, tier, pending);
             }
         } else if self.tree.is_published(self.tree.parent(node)) {
-            self.publish(node, said);
+            self.publish(node, pending);
         }
     }
 
-    /// Publishes a block that has become reachable, and all below it, head first.
-    fn publish(&mut self, top: u32, said: &mut Said) {
+    /// Publishes a block that has become reachable, and its descendants, head first.
+    fn publish(&mut self, top: u32, pending: &mut PendingEvents) {
         if !self.tree.has_children(top) {
-            // Nearly always.
+            // The common case.
             self.tree.set_published(top, true);
             for tier in self.tree.tiers(top) {
-                self.say_stored(top, tier, said);
+                self.emit_store(top, tier, pending);
             }
             return;
         }
@@ -351,17 +360,17 @@ impl Mirror {
             self.tree.set_published(node, true);
             let mut tiers = self.tree.tiers(node);
             if let Some(first) = tiers.next() {
-                self.say_stored(node, first, said);
+                self.emit_store(node, first, pending);
             }
             if tiers.next().is_some() {
                 on_more_tiers.push(node);
             }
             each = self.tree.next_below(top, node);
         }
-        for tier in TIERS {
+        for tier in Tier::ALL {
             for &node in &on_more_tiers {
                 if self.tree.tiers(node).skip(1).any(|further| further == tier) {
-                    self.say_stored(node, tier, said);
+                    self.emit_store(node, tier, pending);
                 }
             }
         }
@@ -369,13 +378,13 @@ impl Mirror {
 
     // --- removals ---
 
-    /// Takes one engine hash from one tier, if it is there.
-    fn drop_hash(&mut self, entry: u32, tier: Tier, said: &mut Said) {
-        if !self.entries.is_on(entry, tier) {
+    /// Removes one engine hash from one tier, if it is there.
+    fn drop_hash(&mut self, entry: u32, tier: Tier, pending: &mut PendingEvents) {
+        if !self.engine_hashes.is_on(entry, tier) {
             return;
         }
-        let node = self.entries.node(entry);
-        self.entries.drop_tier(entry, tier);
+        let node = self.engine_hashes.node(entry);
+        self.engine_hashes.drop_tier(entry, tier);
         self.tree.drop_ref(node, tier);
         if self.tree.is_on(node, tier) {
             return;
@@ -383,17 +392,17 @@ impl Mirror {
         let is_held = self.tree.is_held(node);
         if self.tree.is_published(node) {
             if !is_held {
-                self.unpublish_below(node, said);
+                self.unpublish_below(node, pending);
                 self.tree.set_published(node, false);
             }
-            self.say_removed(node, tier, said);
+            self.emit_remove(node, tier, pending);
         }
         if !is_held {
             self.unlink(node);
         }
     }
 
-    fn unpublish_below(&mut self, top: u32, said: &mut Said) {
+    fn unpublish_below(&mut self, top: u32, pending: &mut PendingEvents) {
         let mut below = Vec::new();
         let mut each = self.tree.next_below(top, top);
         while let Some(node) = each {
@@ -403,43 +412,115 @@ impl Mirror {
         for node in below.into_iter().rev() {
             self.tree.set_published(node, false);
             for tier in self.tree.tiers(node) {
-                self.say_removed(node, tier, said);
+                self.emit_remove(node, tier, pending);
             }
         }
     }
 
-    pub(crate) fn unlink(&mut self, node: u32) {
+    fn unlink(&mut self, node: u32) {
         self.contexts.release(self.tree.context(node));
         self.tree.detach(node);
     }
 
-    fn remove_excess(&mut self, said: &mut Said) {
+    fn remove_excess(&mut self, pending: &mut PendingEvents) {
         while self.capacity_blocks > 0
-            && self.entries.held(Tier::Device) > self.capacity_blocks
-            && let Some(entry) = self.entries.oldest_suspect()
+            && self.engine_hashes.held(Tier::Device) > self.capacity_blocks
+            && let Some(entry) = self.engine_hashes.oldest_suspect()
         {
             self.suspects_removed += 1;
-            self.drop_hash(entry, Tier::Device, said);
+            self.drop_hash(entry, Tier::Device, pending);
         }
     }
 
-    // --- what it says ---
+    // --- clears ---
 
-    fn say_stored(&mut self, node: u32, tier: Tier, said: &mut Said) {
+    fn clear(&mut self, pending: &mut PendingEvents) {
+        if self.published.iter().any(|tier| tier.blocks > 0) {
+            pending.push_clear(None);
+        }
+        self.tree = BlockTree::new_in(&self.memory);
+        self.engine_hashes = EngineHashes::new_in(&self.memory);
+        self.contexts = PromptContexts::new();
+        self.published = [TierDigest::default(); Tier::COUNT];
+    }
+
+    /// Empties one tier. First removes the blocks that only this tier made reachable.
+    fn clear_tier(&mut self, tier: Tier, pending: &mut PendingEvents) {
+        let cut = self.cut_by(tier);
+        // One event clears the tier, unless a block of another tier is among the cut ones. Then these
+        // are removed one by one, tail first, so that the set is prefix-closed after every event.
+        let one_by_one = cut.iter().any(|node| self.is_elsewhere(*node, tier));
+        for &node in cut.iter().rev() {
+            self.tree.set_published(node, false);
+            if one_by_one {
+                for each in self.tree.tiers(node) {
+                    self.emit_remove(node, each, pending);
+                }
+            }
+        }
+        if self.published[tier as usize].blocks > 0 {
+            pending.push_clear(Some(tier));
+        }
+        self.published[tier as usize] = TierDigest::default();
+        self.engine_hashes.drop_all(tier);
+        let there: Vec<u32> = self
+            .tree
+            .each_held()
+            .filter(|n| self.tree.is_on(*n, tier))
+            .collect();
+        for node in there {
+            self.tree.drop_all_refs(node, tier);
+            if !self.tree.is_held(node) {
+                self.unlink(node);
+            }
+        }
+    }
+
+    /// The published blocks that are only on this tier, and all published descendants.
+    fn cut_by(&self, tier: Tier) -> Vec<u32> {
+        let mut cut = Vec::new();
+        let mut below: Option<u32> = None; // the topmost cut block above the walk's position
+        let mut each = self.tree.next_below(ROOT, ROOT);
+        while let Some(node) = each {
+            // The walk meets published blocks alone: unpublished ones are below placeholders.
+            if !self.is_elsewhere(node, tier) && below.is_none() {
+                below = Some(node);
+            }
+            if below.is_some() {
+                cut.push(node);
+            }
+            each = match below {
+                None => self.tree.next_below(ROOT, node),
+                Some(top) => self.tree.next_below(top, node).or_else(|| {
+                    below = None;
+                    self.tree.next_beside(ROOT, top)
+                }),
+            };
+        }
+        cut
+    }
+
+    fn is_elsewhere(&self, node: u32, tier: Tier) -> bool {
+        self.tree.tiers(node).any(|each| each != tier)
+    }
+
+    // --- pending events ---
+
+    fn emit_store(&mut self, node: u32, tier: Tier, pending: &mut PendingEvents) {
         let sequence = self.tree.sequence(node);
         self.published[tier as usize].blocks += 1;
         self.published[tier as usize].digest ^= sequence;
-        said.store(self.tree.parent_sequence(node), sequence, tier);
+        pending.push_store(self.tree.parent_sequence(node), sequence, tier);
     }
 
-    pub(crate) fn say_removed(&mut self, node: u32, tier: Tier, said: &mut Said) {
+    fn emit_remove(&mut self, node: u32, tier: Tier, pending: &mut PendingEvents) {
         let sequence = self.tree.sequence(node);
         self.published[tier as usize].blocks -= 1;
         self.published[tier as usize].digest ^= sequence;
-        said.remove(sequence, tier);
+        pending.push_remove(sequence, tier);
     }
 
-    fn refuse(&mut self, reason: Reason, blocks: usize) {
+    fn refuse(&mut self, reason: RefusalReason, blocks: usize) {
         self.unindexable[reason as usize] += blocks.max(1) as u64;
     }
 }

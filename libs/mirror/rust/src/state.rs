@@ -1,32 +1,30 @@
-//! A mirror as bytes, to go on after a restart: what it was told later, it says as if it had lived.
+//! A mirror as bytes, for a checkpoint: the mirror read back behaves as the one written.
 //!
 //! ```text
 //! "kvmirror" | version 4 | engine 1 | block size 4 | group 1 + 16 | blind spots 1 | capacity 8
 //! contexts 4 x (adapter, salt: length 4, UTF-8)
 //! nodes    4 x (sequence 8, parent 4, context 4)              each after its parent, siblings in order
-//! entries  4 x (key 16, node 4, held_at 4, held 1, suspect 1)
+//! entries  4 x (engine hash 16, node 4, held_at 4, held 1, suspect 1)
 //! arrivals 4 | oldest suspects 4 x (entry 4) | XXH3-64 of all before it 8         little-endian
 //! ```
 //!
-//! Nodes are numbered from 1, 0 is the parent of first blocks; a ghost has no parent. What follows
-//! from the rest is not kept: references, what is published, digests. What waits to be sealed is
-//! not kept either, nor are counters. Every rule between the parts is checked when bytes are read,
-//! so whatever they hold, the outcome is a mirror that could have been or an error, and no more
-//! memory is taken than they account for.
+//! Nodes are numbered from 1; 0 is the root. A placeholder has no parent. References, published
+//! flags and digests are not written, since they follow from the rest. Nor are pending events and counters.
+//!
+//! Reading checks every rule between the parts. Whatever the bytes hold, the outcome is a possible
+//! mirror or an error, and memory is bounded by their length.
 
 use std::collections::HashMap;
 
+use kvatlas_engines::{BlindSpots, Engine, EngineHash, IndexedGroup, Tier};
 use kvatlas_pages::Memory;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::contexts::PLAIN;
-use crate::engine::{EngineMirror, blind};
-use crate::entries::Row;
-use crate::groups::GroupFilter;
-use crate::model::{EngineKey, TIERS};
-use crate::payload::Engine;
-use crate::slab::NONE;
-use crate::tree::ROOT;
+use crate::engine_mirror::EngineMirror;
+use crate::tables::block_tree::ROOT;
+use crate::tables::engine_hashes::Row;
+use crate::tables::prompt_contexts::PLAIN;
+use crate::tables::slab::NONE;
 
 const MAGIC: &[u8; 8] = b"kvmirror";
 const VERSION: u32 = 1;
@@ -36,35 +34,35 @@ const ENTRY_BYTES: usize = 26;
 const HAS_GROUP: u8 = 1;
 const GROUP_BY_KIND: u8 = 2;
 
-/// Why bytes are no state of such a mirror.
+/// The bytes are not the state of such a mirror; the text says why.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadState(pub &'static str);
 
 impl EngineMirror {
-    /// What is held, as bytes. What was said and not taken is not in them.
+    /// The blocks held, as bytes, without the pending events.
     #[must_use]
     pub fn export_state(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64 + 48 * self.mirror.held_blocks());
         out.extend_from_slice(MAGIC);
-        put_u32(&mut out, VERSION);
+        write_u32(&mut out, VERSION);
         let reader = &self.reader;
         out.push(engine_number(reader.engine));
-        put_u32(&mut out, reader.block_size as u32);
-        let (main, by_kind) = reader.groups.parts();
-        let has = if main.is_some() { HAS_GROUP } else { 0 };
+        write_u32(&mut out, reader.state.block_size as u32);
+        let IndexedGroup { group, by_kind } = reader.state.group;
+        let has = if group.is_some() { HAS_GROUP } else { 0 };
         out.push(has | if by_kind { GROUP_BY_KIND } else { 0 });
-        out.extend_from_slice(&main.unwrap_or(0).to_le_bytes());
-        out.push(reader.blind_spots);
+        out.extend_from_slice(&group.unwrap_or(0).to_le_bytes());
+        out.push(reader.state.blind_spots.bits());
         out.extend_from_slice(&(self.mirror.capacity_blocks as u64).to_le_bytes());
-        let numbers = self.put_nodes(&mut out);
-        self.put_entries(&mut out, &numbers);
+        let numbers = self.write_nodes(&mut out);
+        self.write_entries(&mut out, &numbers);
         let sum = xxh3_64(&out);
         out.extend_from_slice(&sum.to_le_bytes());
         out
     }
 
-    /// Writes contexts and nodes; returns the number of each node.
-    fn put_nodes(&self, out: &mut Vec<u8>) -> Vec<u32> {
+    /// Writes contexts and nodes; returns each node's number in the file.
+    fn write_nodes(&self, out: &mut Vec<u8>) -> Vec<u32> {
         let tree = &self.mirror.tree;
         let contexts = &self.mirror.contexts;
         let mut order = Vec::new();
@@ -80,16 +78,16 @@ impl EngineMirror {
                 used.len() as u32 - 1
             });
         }
-        put_u32(out, used.len() as u32);
+        write_u32(out, used.len() as u32);
         for &context in &used {
             let (lora_name, cache_salt) = contexts.names(context);
             for name in [lora_name, cache_salt] {
                 let name = name.unwrap_or("");
-                put_u32(out, name.len() as u32);
+                write_u32(out, name.len() as u32);
                 out.extend_from_slice(name.as_bytes());
             }
         }
-        put_u32(out, order.len() as u32);
+        write_u32(out, order.len() as u32);
         for &node in &order {
             out.extend_from_slice(&tree.sequence(node).to_le_bytes());
             let parent = tree.parent(node);
@@ -98,37 +96,37 @@ impl EngineMirror {
             } else {
                 numbers[parent as usize]
             };
-            put_u32(out, number);
-            put_u32(out, places[&tree.context(node)]);
+            write_u32(out, number);
+            write_u32(out, places[&tree.context(node)]);
         }
         numbers
     }
 
-    fn put_entries(&self, out: &mut Vec<u8>, numbers: &[u32]) {
-        let entries = &self.mirror.entries;
+    fn write_entries(&self, out: &mut Vec<u8>, numbers: &[u32]) {
+        let entries = &self.mirror.engine_hashes;
         let mut places = vec![NONE; entries.slots()];
         let mut count = 0;
         let start = out.len();
-        put_u32(out, 0);
+        write_u32(out, 0);
         for (id, row) in entries.rows() {
             places[id as usize] = count;
             count += 1;
-            out.extend_from_slice(&row.key.high.to_le_bytes());
-            out.extend_from_slice(&row.key.low.to_le_bytes());
-            put_u32(out, numbers[row.node as usize]);
-            put_u32(out, row.held_at);
+            out.extend_from_slice(&row.hash.high.to_le_bytes());
+            out.extend_from_slice(&row.hash.low.to_le_bytes());
+            write_u32(out, numbers[row.node as usize]);
+            write_u32(out, row.held_at);
             out.extend([row.held, row.suspect]);
         }
         out[start..start + 4].copy_from_slice(&count.to_le_bytes());
-        put_u32(out, entries.arrivals());
+        write_u32(out, entries.arrivals());
         let queue: Vec<u32> = entries.suspects_by_age().collect();
-        put_u32(out, queue.len() as u32);
+        write_u32(out, queue.len() as u32);
         for id in queue {
-            put_u32(out, places[id as usize]);
+            write_u32(out, places[id as usize]);
         }
     }
 
-    /// The mirror that `export_state` was asked of.
+    /// The mirror that `export_state` wrote.
     ///
     /// # Errors
     /// [`BadState`] if the bytes are damaged, another engine's or of another block size, or hold
@@ -145,7 +143,7 @@ impl EngineMirror {
         };
         let mut from = Bytes(body);
         if from.array::<8>()? != *MAGIC {
-            return Err(BadState("it is no mirror"));
+            return Err(BadState("it is not a mirror"));
         }
         check(from.u32()? == VERSION, "it is of another version")?;
         check(
@@ -161,21 +159,25 @@ impl EngineMirror {
             "it is of another block size",
         )?;
         let mut mirror = Self::new(engine, block_size, blocks_max, memory);
-        let group = from.u8()?;
-        let main = i128::from_le_bytes(from.array()?);
-        check(group <= HAS_GROUP | GROUP_BY_KIND, "its group is none")?;
-        let main = (group & HAS_GROUP != 0).then_some(main);
-        let blind_spots = from.u8()?;
-        let known = blind::NAMES.iter().fold(0, |bits, (bit, _)| bits | bit);
-        check(blind_spots & !known == 0, "its blind spots are none")?;
-        mirror.reader.groups = GroupFilter::from_parts(main, group & GROUP_BY_KIND != 0);
-        mirror.reader.blind_spots = blind_spots;
+        let flags = from.u8()?;
+        let group = i128::from_le_bytes(from.array()?);
+        check(
+            flags <= HAS_GROUP | GROUP_BY_KIND,
+            "its cache group is not one",
+        )?;
+        mirror.reader.state.group = IndexedGroup {
+            group: (flags & HAS_GROUP != 0).then_some(group),
+            by_kind: flags & GROUP_BY_KIND != 0,
+        };
+        let blind_spots = BlindSpots::from_bits(from.u8()?);
+        mirror.reader.state.blind_spots =
+            blind_spots.ok_or(BadState("its blind spots are unknown"))?;
         let capacity = u64::from_le_bytes(from.array()?);
         mirror.mirror.capacity_blocks =
             usize::try_from(capacity).map_err(|_| BadState("its capacity is too large"))?;
-        let nodes = mirror.take_nodes(&mut from)?;
-        mirror.take_entries(&mut from, &nodes)?;
-        check(from.0.is_empty(), "it goes on after its end")?;
+        let nodes = mirror.read_nodes(&mut from)?;
+        mirror.read_entries(&mut from, &nodes)?;
+        check(from.0.is_empty(), "it has bytes after its end")?;
         check(
             mirror.mirror.held_blocks() <= mirror.mirror.blocks_max(),
             "it holds more blocks than are allowed",
@@ -184,8 +186,8 @@ impl EngineMirror {
         Ok(mirror)
     }
 
-    /// Reads contexts and nodes; returns the nodes by number, the parent of first blocks first.
-    fn take_nodes(&mut self, from: &mut Bytes<'_>) -> Result<Vec<u32>, BadState> {
+    /// Reads contexts and nodes; returns the nodes by their number in the file, the root first.
+    fn read_nodes(&mut self, from: &mut Bytes<'_>) -> Result<Vec<u32>, BadState> {
         let (tree, contexts) = (&mut self.mirror.tree, &mut self.mirror.contexts);
         let count = from.count(2 * 4)?;
         let mut used = Vec::with_capacity(count);
@@ -203,7 +205,7 @@ impl EngineMirror {
                 return Err(BadState("a block names no context"));
             };
             check(!tree.knows(sequence), "a block is there twice")?;
-            let node = tree.find_or_ghost(sequence);
+            let node = tree.find_or_add(sequence);
             if parent != NONE {
                 let Some(&parent) = nodes.get(parent as usize) else {
                     return Err(BadState("a block comes before its parent"));
@@ -214,13 +216,13 @@ impl EngineMirror {
             nodes.push(node);
         }
         for context in used {
-            contexts.release(context); // that of `intern`; blocks have their own
+            contexts.release(context); // taken by `intern`; blocks have their own
         }
         Ok(nodes)
     }
 
-    fn take_entries(&mut self, from: &mut Bytes<'_>, nodes: &[u32]) -> Result<(), BadState> {
-        let (tree, entries) = (&mut self.mirror.tree, &mut self.mirror.entries);
+    fn read_entries(&mut self, from: &mut Bytes<'_>, nodes: &[u32]) -> Result<(), BadState> {
+        let (tree, entries) = (&mut self.mirror.tree, &mut self.mirror.engine_hashes);
         let count = from.count(ENTRY_BYTES)?;
         let mut ids = Vec::with_capacity(count);
         for _ in 0..count {
@@ -233,13 +235,13 @@ impl EngineMirror {
                 "an entry names no block",
             )?;
             check(
-                held != 0 && held >> TIERS.len() == 0 && suspect & !held == 0,
+                held != 0 && held >> Tier::COUNT == 0 && suspect & !held == 0,
                 "an entry is on no tiers",
             )?;
-            let key = EngineKey { high, low };
-            check(entries.find(key).is_none(), "an entry is there twice")?;
+            let hash = EngineHash { high, low };
+            check(entries.find(hash).is_none(), "an entry is there twice")?;
             let id = entries.restore(Row {
-                key,
+                hash,
                 node,
                 held_at,
                 held,
@@ -259,25 +261,28 @@ impl EngineMirror {
             let once = queued
                 .get_mut(place)
                 .is_some_and(|seen| !std::mem::replace(seen, true));
-            check(once, "a suspect is queued twice, or is none")?;
+            check(
+                once,
+                "an entry is queued as suspect twice, or is not suspect",
+            )?;
             queue.push(ids[place]);
         }
         check(
             entries.restore_suspects(arrivals, queue),
-            "its suspects are other ones",
+            "its queue of suspects does not match its entries",
         )
     }
 
-    /// Derives what is published. A ghost needs held children, any other node an entry.
+    /// Derives what is published. A placeholder needs held children, any other node an entry.
     fn publish_reachable(&mut self, nodes: &[u32]) -> Result<(), BadState> {
         let (tree, published) = (&mut self.mirror.tree, &mut self.mirror.published);
         for &node in &nodes[1..] {
             let parent = tree.parent(node);
             if parent == NONE {
-                check(tree.has_children(node), "a gap is above nothing")?;
+                check(tree.has_children(node), "a placeholder has no children")?;
                 continue;
             }
-            check(tree.is_held(node), "a block is held by nothing")?;
+            check(tree.is_held(node), "a block has no engine hash")?;
             if tree.is_published(parent) {
                 tree.set_published(node, true);
                 for tier in tree.tiers(node) {
@@ -305,11 +310,11 @@ fn check(holds: bool, otherwise: &'static str) -> Result<(), BadState> {
     }
 }
 
-fn put_u32(out: &mut Vec<u8>, number: u32) {
+fn write_u32(out: &mut Vec<u8>, number: u32) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-/// What is left to read.
+/// The bytes left to read.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -333,7 +338,7 @@ impl<'a> Bytes<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A number of rows that there are bytes for.
+    /// A number of rows; an error if there are not enough bytes for them.
     fn count(&mut self, row_bytes: usize) -> Result<usize, BadState> {
         let count = self.u32()? as usize;
         check(count <= self.0.len() / row_bytes, "it ends early")?;
@@ -344,6 +349,6 @@ impl<'a> Bytes<'a> {
         let length = self.count(1)?;
         let (name, rest) = self.0.split_at(length);
         self.0 = rest;
-        std::str::from_utf8(name).map_err(|_| BadState("a name is no text"))
+        std::str::from_utf8(name).map_err(|_| BadState("a name is not text"))
     }
 }

@@ -1,7 +1,8 @@
-//! A message counts as a whole or not at all: what is told of a payload before the byte that makes it
-//! none has to leave no trace.
+//! A message counts as a whole or not at all: a payload that proves malformed, or another rank's,
+//! leaves no trace.
 
-use kvatlas_mirror::{Engine, EngineMirror, Report, Told};
+use kvatlas_engines::Engine;
+use kvatlas_mirror::{ApplyOutcome, EngineMirror};
 use kvatlas_pages::Memory;
 
 const BLOCK_SIZE: usize = 2;
@@ -18,7 +19,7 @@ fn array(values: &[&[u8]]) -> Vec<u8> {
     [&[0x90 | values.len() as u8][..], &values.concat()].concat()
 }
 
-/// An event as newer releases have it, the fields in this order.
+/// An event of a newer release, its fields in this order.
 fn map(fields: &[(&str, &[u8])]) -> Vec<u8> {
     let pairs = fields
         .iter()
@@ -34,7 +35,7 @@ fn message(events: &[&[u8]], rank: u8) -> Vec<u8> {
     array(&[&[0xcb, 0, 0, 0, 0, 0, 0, 0, 0], &array(events), &[rank]])
 }
 
-/// Two blocks of two tokens, written in this way, in one prompt.
+/// A prompt of two blocks of two tokens.
 fn stored(first_hash: u8, token_ids: &[u8]) -> Vec<u8> {
     map(&[
         ("type", &text("BlockStored")),
@@ -50,7 +51,7 @@ fn stored(first_hash: u8, token_ids: &[u8]) -> Vec<u8> {
     ])
 }
 
-/// As an early release has it, whose arrays end before the extra keys.
+/// The same from an early release, whose arrays end before the extra keys.
 fn stored_in_order(first_hash: u8, token_ids: &[u8]) -> Vec<u8> {
     let hashes = array(&[&[first_hash], &[first_hash + 1]]);
     array(&[
@@ -65,17 +66,21 @@ fn stored_in_order(first_hash: u8, token_ids: &[u8]) -> Vec<u8> {
 
 const TOKENS: &[u8] = b"\x94\x01\xcd\x12\x34\xce\x00\x01\xf8\xff\xcc\x80";
 
-/// All that a mirror knows, but what it has said.
+/// Everything that a mirror remembers, without its pending events.
 fn state(mirror: &EngineMirror) -> Vec<u8> {
     mirror.export_state()
 }
 
-/// What was told, and of which reasons blocks were refused.
-fn tell(mirror: &mut EngineMirror, payload: &[u8]) -> (Told, Vec<&'static str>) {
-    let mut report = Report::default();
-    let told = mirror.tell(payload, 0, &mut report);
-    let reasons = report.refusals.iter().map(|refusal| refusal.reason.name());
-    (told, reasons.collect())
+/// The outcome of one payload, and the reasons of its refusals.
+fn apply(mirror: &mut EngineMirror, payload: &[u8]) -> (ApplyOutcome, Vec<&'static str>) {
+    let outcome = mirror.apply_payloads(&[payload], 0);
+    let reasons = outcome.refusals.iter().map(|refusal| refusal.reason.name());
+    let reasons = reasons.collect();
+    (outcome, reasons)
+}
+
+fn is_applied((outcome, reasons): &(ApplyOutcome, Vec<&str>)) -> bool {
+    (outcome.consumed, outcome.malformed) == (1, 0) && reasons.is_empty()
 }
 
 #[test]
@@ -93,17 +98,21 @@ fn a_truncated_message_leaves_no_trace_wherever_it_ends() {
         let mut mirror = mirror(engine);
         let untouched = state(&mirror);
         for length in 0..payload.len() {
-            let (told, refusals) = tell(&mut mirror, &payload[..length]);
-            assert!(matches!(told, Told::Malformed(_)), "length {length}");
-            assert!(refusals.is_empty() && mirror.said.operations().is_empty());
+            let (outcome, refusals) = apply(&mut mirror, &payload[..length]);
+            assert_eq!(
+                (outcome.consumed, outcome.malformed),
+                (1, 1),
+                "length {length}"
+            );
+            assert!(refusals.is_empty() && mirror.pending.events().is_empty());
             assert_eq!(state(&mirror), untouched, "length {length}");
         }
         let trailing = [&payload[..], b"\xc0"].concat();
-        assert!(matches!(tell(&mut mirror, &trailing).0, Told::Malformed(_)));
+        assert_eq!(apply(&mut mirror, &trailing).0.malformed, 1);
         assert_eq!(state(&mirror), untouched);
         assert_eq!(mirror.blind_spots().count(), 0);
 
-        assert_eq!(tell(&mut mirror, &payload), (Told::Applied, vec![]));
+        assert!(is_applied(&apply(&mut mirror, &payload)));
         assert_eq!(mirror.mirror.held_blocks(), 3);
         assert_ne!(mirror.blind_spots().count(), 0);
     }
@@ -114,9 +123,10 @@ fn a_message_of_another_rank_leaves_no_trace() {
     let mut mirror = mirror(Engine::Vllm);
     let untouched = state(&mirror);
     let payload = message(&[&stored(1, TOKENS), &stored_in_order(11, TOKENS)], 5);
-    assert_eq!(tell(&mut mirror, &payload).0, Told::OtherRank(5));
+    let (outcome, _) = apply(&mut mirror, &payload);
+    assert_eq!((outcome.consumed, outcome.other_rank), (0, Some(5)));
     assert_eq!(state(&mirror), untouched);
-    assert!(mirror.said.operations().is_empty());
+    assert!(mirror.pending.events().is_empty());
 }
 
 #[test]
@@ -127,14 +137,14 @@ fn token_ids_of_any_width_are_the_same_tokens() {
         b"\xdc\x00\x04\xd0\x01\xd1\x12\x34\xd2\x00\x01\xf8\xff\xd1\x00\x80",
         b"\xdd\x00\x00\x00\x04\xc3\xcd\x12\x34\xce\x00\x01\xf8\xff\xd3\x00\x00\x00\x00\x00\x00\x00\x80",
     ];
-    let said = written.map(|token_ids| {
+    let published = written.map(|token_ids| {
         let mut mirror = mirror(Engine::Vllm);
         let payload = message(&[&stored(1, token_ids), &stored(1, TOKENS)], 0);
-        assert_eq!(tell(&mut mirror, &payload), (Told::Applied, vec![]));
-        mirror.said.hashes().to_vec()
+        assert!(is_applied(&apply(&mut mirror, &payload)));
+        mirror.pending.hashes().to_vec()
     });
-    assert_eq!(said[0].len(), 2);
-    assert!(said.iter().all(|hashes| *hashes == said[0]));
+    assert_eq!(published[0].len(), 2);
+    assert!(published.iter().all(|hashes| *hashes == published[0]));
 }
 
 #[test]
@@ -145,7 +155,7 @@ fn the_tokens_of_refused_events_get_into_no_other() {
         b"\x93\x01\x02\x03",
     ];
     let mut expected = mirror(Engine::Vllm);
-    tell(&mut expected, &message(&[&stored(21, TOKENS)], 0));
+    apply(&mut expected, &message(&[&stored(21, TOKENS)], 0));
     for token_ids in refused {
         let mut mirror = mirror(Engine::Vllm);
         let nameless = map(&[("token_ids", TOKENS)]);
@@ -157,10 +167,10 @@ fn the_tokens_of_refused_events_get_into_no_other() {
             ("kv_cache_spec_kind", &text("mamba")),
         ]);
         let payload = message(&[&nameless, &other_group, &stored(21, TOKENS)], 0);
-        let (told, reasons) = tell(&mut mirror, &payload);
-        assert_eq!(told, Told::Applied);
+        let (outcome, reasons) = apply(&mut mirror, &payload);
+        assert_eq!((outcome.consumed, outcome.malformed), (1, 0));
         assert_eq!(reasons, ["malformed_event", "other_group"]);
-        assert_eq!(mirror.said.hashes(), expected.said.hashes());
+        assert_eq!(mirror.pending.hashes(), expected.pending.hashes());
     }
 }
 
@@ -175,8 +185,8 @@ fn of_a_field_that_comes_twice_the_last_one_counts() {
             ("block_size", &[BLOCK_SIZE as u8]),
         ]);
         let mut mirror = mirror(Engine::Vllm);
-        let (_, reasons) = tell(&mut mirror, &message(&[&event], 0));
-        (reasons, mirror.said.hashes().to_vec())
+        let (_, reasons) = apply(&mut mirror, &message(&[&event], 0));
+        (reasons, mirror.pending.hashes().to_vec())
     };
     let no_tokens = b"\x94\x01\x02\x03\xa1x";
     assert_eq!(stored(TOKENS, no_tokens), (vec!["bad_tokens"], vec![]));

@@ -1,13 +1,13 @@
-"""The answers to generations, in the two dialects of the OpenAI API as vLLM speaks them.
+"""Writes the answers of the two generation endpoints, in the form that vLLM gives them.
 
-A stream is one chunk a token, the last with the reason of the end; then, if asked for, one
-chunk without choices that holds the usage; then `[DONE]`.
+A stream has one chunk per token; the last one has the finish reason. Then comes, if asked for, one
+chunk with the usage and no choices, and then `[DONE]`.
 """
 
 import secrets
 import time
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from typing import Any
 
 import msgspec
 
@@ -16,28 +16,49 @@ from kvatlas_mocker.generation import Generation
 DONE = b"data: [DONE]\n\n"
 
 
-class Answer(Protocol):
-    """One answer being made, in one dialect."""
+class Answer(ABC):
+    """Writes one answer. The subclasses write the forms of the two endpoints.
+
+    Args:
+        generation: the request.
+        prompt: the prompt's token ids, for `return_token_ids`.
+        id_prefix: begin of the answer's id.
+        kind: type of the answer's objects.
+    """
+
+    def __init__(
+        self, generation: Generation, prompt: list[int] | None, *, id_prefix: str, kind: str
+    ) -> None:
+        self._generation = generation
+        self._prompt = prompt
+        self._head: dict[str, Any] = {
+            "id": f"{id_prefix}-{secrets.token_hex(16)}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": generation.model,
+        }
 
     def opening(self) -> bytes:
-        """What a stream begins with, sent with its first token."""
-        ...
+        """The begin of a stream, sent with its first token."""
+        return b""
 
+    @abstractmethod
     def chunk(self, text: str, token: int, finish_reason: str | None) -> bytes:
-        """A stream's event for one token."""
-        ...
+        """The event of a stream for one token."""
 
     def closing(self, usage: dict[str, Any]) -> bytes:
-        """What a stream ends with."""
-        ...
+        """The end of a stream: the usage, if asked for, and the mark of the end."""
+        if not self._generation.include_usage:
+            return DONE
+        return _event({**self._head, "choices": [], "usage": usage}) + DONE
 
+    @abstractmethod
     def whole(self, text: str, tokens: list[int], usage: dict[str, Any]) -> bytes:
-        """The body where no stream was asked for."""
-        ...
+        """The whole body of an unstreamed answer."""
 
 
-def usage_of(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
-    """The usage object."""
+def usage_object(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
+    """Return the `usage` of an answer, in OpenAI's form."""
     return {
         "prompt_tokens": prompt_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
@@ -50,59 +71,27 @@ def _event(document: dict[str, Any]) -> bytes:
     return b"data: " + msgspec.json.encode(document) + b"\n\n"
 
 
-def _created() -> int:
-    return int(time.time())
-
-
-@dataclass(slots=True)
-class _Common:
-    order: Generation
-    prompt: list[int] | None  # for `return_token_ids`
-    created: int = field(default_factory=_created)
-    begun: bool = False
-
-    def _closing(self, head: dict[str, Any], usage: dict[str, Any]) -> bytes:
-        if not self.order.include_usage:
-            return DONE
-        return _event({**head, "choices": [], "usage": usage}) + DONE
-
-
-class CompletionAnswer(_Common):
+class CompletionAnswer(Answer):
     """`text_completion`."""
 
-    __slots__ = ("_head",)
-
-    def __init__(self, order: Generation, prompt: list[int] | None) -> None:
-        super().__init__(order, prompt)
-        self._head = {
-            "id": f"cmpl-{secrets.token_hex(16)}",
-            "object": "text_completion",
-            "created": self.created,
-            "model": order.model,
-        }
-
-    def opening(self) -> bytes:
-        """Nothing: the first token's chunk is the first."""
-        return b""
+    def __init__(self, generation: Generation, prompt: list[int] | None) -> None:
+        super().__init__(generation, prompt, id_prefix="cmpl", kind="text_completion")
+        self._begun = False
 
     def chunk(self, text: str, token: int, finish_reason: str | None) -> bytes:
-        """One token; the first one carries the prompt's ids if asked for."""
+        """One token's event; the first one has the prompt's ids if asked for."""
         choice = self._choice(text, finish_reason)
-        if self.order.return_token_ids:
-            choice["prompt_token_ids"] = None if self.begun else self.prompt
+        if self._generation.return_token_ids:
+            choice["prompt_token_ids"] = None if self._begun else self._prompt
             choice["token_ids"] = [token]
-        self.begun = True
+        self._begun = True
         return _event({**self._head, "choices": [choice], "usage": None})
-
-    def closing(self, usage: dict[str, Any]) -> bytes:
-        """Usage, if asked for, and the end."""
-        return self._closing(self._head, usage)
 
     def whole(self, text: str, tokens: list[int], usage: dict[str, Any]) -> bytes:
         """The body."""
-        choice = self._choice(text, self.order.finish_reason)
-        if self.order.return_token_ids:
-            choice["prompt_token_ids"] = self.prompt
+        choice = self._choice(text, self._generation.finish_reason)
+        if self._generation.return_token_ids:
+            choice["prompt_token_ids"] = self._prompt
             choice["token_ids"] = tokens
         return msgspec.json.encode({**self._head, "choices": [choice], "usage": usage})
 
@@ -117,49 +106,40 @@ class CompletionAnswer(_Common):
         }
 
 
-class ChatAnswer(_Common):
+class ChatAnswer(Answer):
     """`chat.completion` and `chat.completion.chunk`."""
 
-    __slots__ = ("_head",)
-
-    def __init__(self, order: Generation, prompt: list[int] | None) -> None:
-        super().__init__(order, prompt)
-        self._head = {
-            "id": f"chatcmpl-{secrets.token_hex(16)}",
-            "object": "chat.completion.chunk" if order.stream else "chat.completion",
-            "created": self.created,
-            "model": order.model,
-        }
+    def __init__(self, generation: Generation, prompt: list[int] | None) -> None:
+        kind = "chat.completion.chunk" if generation.stream else "chat.completion"
+        super().__init__(generation, prompt, id_prefix="chatcmpl", kind=kind)
 
     def opening(self) -> bytes:
-        """The role, with the prompt's ids if asked for."""
+        """The event with the role, and with the prompt's ids if asked for."""
         role = {"role": "assistant", "content": ""}
-        document: dict[str, Any] = {**self._head}
-        document["choices"] = [self._choice("delta", role, None)]
-        if self.order.return_token_ids:
-            document["prompt_token_ids"] = self.prompt
+        document: dict[str, Any] = {
+            **self._head,
+            "choices": [self._choice("delta", role, None)],
+        }
+        if self._generation.return_token_ids:
+            document["prompt_token_ids"] = self._prompt
         return _event(document)
 
     def chunk(self, text: str, token: int, finish_reason: str | None) -> bytes:
         """One token."""
         choice = self._choice("delta", {"content": text}, finish_reason)
-        if self.order.return_token_ids:
+        if self._generation.return_token_ids:
             choice["token_ids"] = [token]
         return _event({**self._head, "choices": [choice]})
-
-    def closing(self, usage: dict[str, Any]) -> bytes:
-        """Usage, if asked for, and the end."""
-        return self._closing(self._head, usage)
 
     def whole(self, text: str, tokens: list[int], usage: dict[str, Any]) -> bytes:
         """The body."""
         message: dict[str, Any] = {"role": "assistant", "content": text, "tool_calls": []}
-        choice = self._choice("message", message, self.order.finish_reason)
+        choice = self._choice("message", message, self._generation.finish_reason)
         choice["stop_reason"] = None
         document: dict[str, Any] = {**self._head, "choices": [choice], "usage": usage}
-        if self.order.return_token_ids:
+        if self._generation.return_token_ids:
             choice["token_ids"] = tokens
-            document["prompt_token_ids"] = self.prompt
+            document["prompt_token_ids"] = self._prompt
         return msgspec.json.encode(document)
 
     @staticmethod

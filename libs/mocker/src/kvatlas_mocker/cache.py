@@ -3,15 +3,15 @@
 Pure: no clock, no I/O, no randomness. The rules are vLLM's:
 
 - Only full blocks are cached, under the hash of the whole prefix.
-- A free block keeps its content until it is taken again; the least recently freed goes first.
-- A sequence frees its blocks tail first, so tails are evicted before what they hang on.
+- A free block keeps its content until it is allocated again, least recently freed first.
+- A sequence frees its last block first, so a block is evicted before its parent.
 - A lookup finds at most ⌊(tokens - 1) / block⌋ blocks: the last token is always computed.
-- A removal is announced when the block is taken, before the store that it makes room for.
+- A removal's event comes before the event of the store that takes the block.
 
-vLLM stores a block again when a second request computes the same one, and announces both the
-second store and, later, two removals. `repeat_stores` does the same. Without it a request adopts
-the block that is there already and its own copy goes back: then the events, replayed into a
-plain set, always give exactly what is cached.
+When a second request computes a block that is cached, vLLM stores it again: it sends a second
+store event and, later, two removals. `repeat_stores` does the same. Without it the request shares
+the cached block and frees its own copy; then the events, replayed into a plain set, always give
+exactly what is cached.
 """
 
 from array import array
@@ -29,10 +29,10 @@ GROUP = 0
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """The tokens of one request and where they lie.
+    """The tokens of one request and the blocks that they lie in.
 
-    `hashes` covers at least the full blocks that are registered or looked up; whoever appends
-    tokens extends it (`BlockHasher.extend`). `table` and `registered` belong to the cache.
+    `hashes` covers at least the full blocks that are registered or looked up; code that appends
+    tokens must extend it (`BlockHasher.extend`). `table` and `registered` belong to the cache.
     """
 
     tokens: "array[int]"
@@ -43,14 +43,14 @@ class Sequence:
 
 
 _Content: TypeAlias = tuple[int, bytes, int | None]
-"""What a block caches: hash, tokens, parent's hash. The tokens are u32 little-endian, since a list
-of ints would take ten times the memory."""
+"""A cached block: hash, tokens, parent's hash. The tokens are bytes of little-endian u32: a list of
+ints would take ten times the memory."""
 
 
 class PrefixCache:
     """`blocks` physical blocks of `block_size` tokens. Not thread-safe.
 
-    Every method that changes what is cached queues events; `take_events` hands them over.
+    Every method that changes what is cached queues events; `take_events` returns them.
     """
 
     def __init__(self, *, blocks: int, block_size: int, repeat_stores: bool = False) -> None:
@@ -67,16 +67,16 @@ class PrefixCache:
 
     @property
     def free_blocks(self) -> int:
-        """Blocks that no sequence holds, cached content or not."""
+        """Number of blocks that no sequence uses, with or without cached content."""
         return len(self._free)
 
     @property
     def usage(self) -> float:
-        """Share of the blocks that sequences hold, 0 to 1."""
+        """Share of the blocks that sequences use, 0 to 1."""
         return 1 - len(self._free) / self.blocks
 
     def matched(self, sequence: Sequence) -> int:
-        """How many leading blocks of the sequence a lookup finds."""
+        """Number of leading blocks of the sequence that a lookup finds."""
         limit = min((len(sequence.tokens) - 1) // self.block_size, len(sequence.hashes))
         holder = self._holder
         for index in range(limit):
@@ -85,10 +85,10 @@ class PrefixCache:
         return max(limit, 0)
 
     def admit(self, sequence: Sequence) -> int | None:
-        """Give a sequence without blocks room for all its tokens.
+        """Allocate blocks for all tokens of a sequence that has none yet.
 
-        Returns the number of its tokens that are cached, or None, with nothing changed, where
-        there is no room now.
+        Returns the number of its tokens that are cached; None: there is no room, and nothing has
+        changed.
         """
         hits = [self._holder[h] for h in sequence.hashes[: self.matched(sequence)]]
         needed = self._blocks_for(len(sequence.tokens)) - len(hits)
@@ -105,7 +105,7 @@ class PrefixCache:
         return len(hits) * self.block_size
 
     def grow(self, sequence: Sequence) -> bool:
-        """Give an admitted sequence room for the tokens it has now; False: no room, no change."""
+        """Allocate blocks for an admitted sequence's new tokens; False: no room, nothing changed."""
         needed = self._blocks_for(len(sequence.tokens)) - len(sequence.table)
         if needed > len(self._free):
             return False
@@ -127,8 +127,8 @@ class PrefixCache:
             block_hash = sequence.hashes[index]
             block = sequence.table[index]
             if block_hash in self._holder and not self._repeat_stores:
-                self._adopt(sequence, index)
-                self._announce(sequence, stored_from, index)
+                self._share_cached(sequence, index)
+                self._queue_stored(sequence, stored_from, index)
                 stored_from = index + 1
             else:
                 offset = (index - first) * width
@@ -136,11 +136,11 @@ class PrefixCache:
                 if self._holder.setdefault(block_hash, block) != block:
                     self._copies.setdefault(block_hash, []).append(block)
             parent = block_hash
-        self._announce(sequence, stored_from, full)
+        self._queue_stored(sequence, stored_from, full)
         sequence.registered = full
 
     def release(self, sequence: Sequence) -> None:
-        """Take a sequence's blocks back, tail first; what they hold stays cached."""
+        """Free a sequence's blocks, last first; their content stays cached."""
         references = self._references
         for block in reversed(sequence.table):
             references[block] -= 1
@@ -150,7 +150,7 @@ class PrefixCache:
         sequence.registered = 0
 
     def reset(self) -> bool:
-        """Forget all content; False, with nothing changed, while a sequence holds blocks."""
+        """Clear the cache; False, with nothing changed, while a sequence uses blocks."""
         if len(self._free) != self.blocks:
             return False
         self._contents = [None] * self.blocks
@@ -200,8 +200,8 @@ class PrefixCache:
         self.evictions += 1
         self._events.append(BlockRemoved([block_hash], MEDIUM, group_idx=GROUP))
 
-    def _adopt(self, sequence: Sequence, index: int) -> None:
-        """Use the cached block instead of the sequence's own, which goes back first in line."""
+    def _share_cached(self, sequence: Sequence, index: int) -> None:
+        """Use the cached block instead of the sequence's own, which becomes the next free one."""
         own = sequence.table[index]
         cached = self._holder[sequence.hashes[index]]
         if not self._references[cached]:
@@ -212,7 +212,7 @@ class PrefixCache:
         self._free[own] = None
         self._free.move_to_end(own, last=False)
 
-    def _announce(self, sequence: Sequence, first: int, end: int) -> None:
+    def _queue_stored(self, sequence: Sequence, first: int, end: int) -> None:
         if first == end:
             return
         size = self.block_size
@@ -226,7 +226,7 @@ class PrefixCache:
                 lora_id=key.lora_id,
                 medium=MEDIUM,
                 lora_name=key.lora_name,
-                extra_keys=key.announced(first, end),
+                extra_keys=key.extra_keys(first, end),
                 group_idx=GROUP,
             )
         )

@@ -1,4 +1,4 @@
-"""The engine without its HTTP face: names, ranks, tokenizer, faults, one life after another."""
+"""The engine behind the HTTP API: served models, ranks, tokenizer, faults and restarts."""
 
 import secrets
 import time
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import zmq.asyncio
 
 from kvatlas_chassis import TaskSet
-from kvatlas_mocker.api import ApiError
+from kvatlas_mocker.bodies import ApiError
 from kvatlas_mocker.cache import PrefixCache
-from kvatlas_mocker.chat import ChatTemplate
+from kvatlas_mocker.chat_template import ChatTemplate
+from kvatlas_mocker.event_stream import EventStream, bind_streams
 from kvatlas_mocker.faults import Faults
 from kvatlas_mocker.hashing import BlockHasher, HashKey
-from kvatlas_mocker.rank import Rank, Ticket
-from kvatlas_mocker.scheduler import QueueFullError, Request, Scheduler, spoken_tokens
+from kvatlas_mocker.rank import Rank, TokenStream
+from kvatlas_mocker.scheduler import QueueFullError, Request, Scheduler, pseudorandom_tokens
 from kvatlas_mocker.settings import MockEngineSettings
-from kvatlas_mocker.stream import EventStream, bind_streams
 from kvatlas_mocker.timing import StepCost
 from kvatlas_mocker.tokenizer import Tokenizer
 
@@ -30,13 +30,13 @@ class Served:
     lora_id: int | None
 
     def hash_key(self, cache_salt: str | None) -> HashKey:
-        """What enters the block hashes of a request for this name."""
+        """The key that enters the block hashes of a request for this name."""
         lora_name = self.name if self.lora_id is not None else None
         return HashKey(lora_name, self.lora_id, cache_salt or None)
 
 
 class Engine:
-    """Owns the ranks and their sockets; `start` sets them going, `close` ends them."""
+    """Owns the ranks and their sockets; `start` runs them, `close` ends them."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Engine:
             FatalError: an address cannot be used.
         """
         if self.settings.events is not None:
-            streams = [rank.stream for rank in self.ranks]
+            streams = [rank.event_stream for rank in self.ranks]
             bind_streams(streams, events=self.settings.events, replay=self.settings.replay)
         for rank in self.ranks:
             self._tasks.start(rank.run(), name=f"rank {rank.index}")
@@ -71,11 +71,11 @@ class Engine:
     def close(self) -> None:
         """Release the sockets."""
         for rank in self.ranks:
-            rank.stream.close()
+            rank.event_stream.close()
         self._context.term()
 
     async def restart(self) -> None:
-        """Come back as a killed engine does: nothing cached, no request, sequence numbers from 0.
+        """Restart as after a kill: empty cache, no requests, sequence numbers from 0.
 
         Raises:
             FatalError: an event socket's address was taken in the meantime.
@@ -86,10 +86,10 @@ class Engine:
             await rank.restart(self._scheduler(rank.hasher))
 
     def find(self, name: str | None) -> Served:
-        """The model or adapter of that name; no name: the model.
+        """The model or adapter of that name; None: the model.
 
         Raises:
-            ApiError: 404, as vLLM words it.
+            ApiError: 404, with vLLM's text.
         """
         if not name:
             return self.served[0]
@@ -101,12 +101,12 @@ class Engine:
         )
 
     def rank(self, header: str | None) -> Rank:
-        """The rank that `X-data-parallel-rank` names, else the least loaded.
+        """The rank that `X-data-parallel-rank` names, or the least loaded one.
 
-        A header that is no number is ignored, as vLLM does.
+        Like vLLM, ignores a header that is not a number.
 
         Raises:
-            ApiError: 400: there is no such rank.
+            ApiError: 400, there is no such rank.
         """
         try:
             return self.rank_at(int(header or ""))
@@ -114,24 +114,26 @@ class Engine:
             return min(self.ranks, key=lambda rank: (rank.load, rank.index))
 
     def rank_at(self, index: int) -> Rank:
-        """The rank of that number.
+        """The rank with that number.
 
         Raises:
-            ApiError: 400: there is no such rank.
+            ApiError: 400, there is no such rank.
         """
         if not 0 <= index < len(self.ranks):
             raise ApiError(f"data_parallel_rank {index} is out of range [0, {len(self.ranks)}).")
         return self.ranks[index]
 
-    def submit(self, rank: Rank, tokens: "array[int]", key: HashKey, *, output_max: int) -> Ticket:
-        """Queue a generation; the tokens' array is taken over.
+    def submit(
+        self, rank: Rank, tokens: "array[int]", key: HashKey, *, output_max: int
+    ) -> TokenStream:
+        """Queue a generation; takes ownership of the array `tokens`.
 
-        What the model says depends on the prompt alone.
+        The output depends on the prompt alone.
 
         Raises:
-            ApiError: 503: as many requests wait as may.
+            ApiError: 503, the queue is full.
         """
-        output = spoken_tokens(zlib.crc32(tokens), self.tokenizer.choices)
+        output = pseudorandom_tokens(zlib.crc32(tokens), self.tokenizer.choices)
         request = Request.of(tokens, key, output_max=output_max, output=output)
         try:
             return rank.submit(request)
@@ -153,7 +155,7 @@ class Engine:
                 decode_request_s=settings.decode_request_us / 1e6,
                 speedup=settings.speedup,
             ),
-            stream=EventStream(
+            event_stream=EventStream(
                 self._context,
                 self._tasks,
                 topic=settings.topic,
@@ -183,5 +185,5 @@ class Engine:
 
 
 def _epoch_after(last: int) -> int:
-    """Microseconds of the wall clock, always above the last one of this process."""
+    """Microseconds of the wall clock, but always above this process's last epoch."""
     return max(time.time_ns() // 1000, last + 1)

@@ -4,9 +4,8 @@ One message is three frames:
 
     topic (UTF-8) │ sequence number, 8 bytes big-endian │ msgpack [ts, [event, …], dp_rank]
 
-An event is a map, `type` first, then the fields in the order below; optional fields that hold
-their default are left out. The order and the omissions are part of what readers see, and the
-captures of a real engine hold these classes to them byte by byte.
+An event is a map with `type` first, then the fields in the order below. Optional fields with their
+default value are left out. Tests compare the bytes with recordings of a real engine.
 """
 
 from collections.abc import Sequence
@@ -15,11 +14,11 @@ from typing import TypeAlias
 import msgspec
 
 ExtraKey: TypeAlias = list[str] | None
-"""What besides its tokens went into a block's hash: adapter name, then (block 0 only) the salt."""
+"""Further inputs of a block's hash: the adapter's name, then the salt (block 0 only)."""
 
 
 class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
-    """Full blocks entered the cache: a chain, each block's parent is the one before it."""
+    """Full blocks entered the cache. They are a chain: each block's parent is the one before it."""
 
     block_hashes: list[int]
     parent_block_hash: int | None
@@ -39,7 +38,7 @@ class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
 
 
 class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
-    """Blocks left the cache; an eviction sends one event a block."""
+    """Blocks left the cache; an eviction sends one event per block."""
 
     block_hashes: list[int]
     medium: str | None
@@ -58,7 +57,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode_payload(unix_s: float, events: Sequence[CacheEvent], dp_rank: int) -> bytes:
-    """The third frame of a message. `unix_s` is sent as a float, always."""
+    """The third frame of a message. `unix_s` is always sent as a float."""
     return _encoder.encode((float(unix_s), events, dp_rank))
 
 

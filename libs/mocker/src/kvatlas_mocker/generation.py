@@ -1,4 +1,4 @@
-"""From a request's body to what the engine is to do: tokens, hash key, length of the output."""
+"""Turns a request's body into a generation: prompt tokens, hash key, length of the output."""
 
 from array import array
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from kvatlas_mocker.api import ApiError, ChatBody, CompletionBody, GenerationBody, TokenizeBody
+from kvatlas_mocker.bodies import ApiError, ChatBody, CompletionBody, GenerationBody, TokenizeBody
 from kvatlas_mocker.engine import Engine
 from kvatlas_mocker.hashing import HashKey
 from kvatlas_mocker.tokenizer import TOKEN_MAX
@@ -18,7 +18,7 @@ _text_decoder = msgspec.json.Decoder(str)
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A checked order to generate."""
+    """A checked request for output."""
 
     model: str
     prompt: "array[int]"
@@ -40,7 +40,7 @@ async def read_completion(engine: Engine, body: CompletionBody) -> Generation:
         raise ApiError("echo is not supported by the mock engine", param="echo")
     prompt = await _completion_prompt(engine, body)
     asked = _COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
-    return _order(engine, body, prompt, asked)
+    return _generation(engine, body, prompt, asked)
 
 
 async def read_chat(engine: Engine, body: ChatBody) -> Generation:
@@ -49,21 +49,21 @@ async def read_chat(engine: Engine, body: ChatBody) -> Generation:
     Raises:
         ApiError: 400 or 404.
     """
-    text = _rendered(engine, body)
+    text = _render(engine, body)
     prompt = await engine.tokenizer.encode(text, add_special_tokens=body.add_special_tokens)
     asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    return _order(engine, body, prompt, asked)
+    return _generation(engine, body, prompt, asked)
 
 
 async def tokenize(engine: Engine, body: TokenizeBody) -> "array[int]":
-    """The tokens that a completion or a chat with this prompt or these messages would have.
+    """The tokens of a completion's prompt or of a chat's messages.
 
     Raises:
         ApiError: 400 or 404.
     """
     engine.find(body.model)
     if body.messages is not None:
-        text, special = _rendered(engine, body), False
+        text, special = _render(engine, body), False
     elif body.prompt is not None:
         text, special = body.prompt, True
     else:
@@ -97,7 +97,7 @@ def _decoded_text(raw: bytes) -> str:
         raise ApiError(f"prompt: {error}", param="prompt") from None
 
 
-def _rendered(engine: Engine, body: ChatBody | TokenizeBody) -> str:
+def _render(engine: Engine, body: ChatBody | TokenizeBody) -> str:
     try:
         return engine.template.render(
             body.messages or [],
@@ -109,7 +109,7 @@ def _rendered(engine: Engine, body: ChatBody | TokenizeBody) -> str:
         raise ApiError(str(error), param="messages") from None
 
 
-def _order(
+def _generation(
     engine: Engine, body: GenerationBody, prompt: "array[int]", asked: int | None
 ) -> Generation:
     served = engine.find(body.model)
@@ -132,7 +132,7 @@ def _order(
 def _output_max(
     engine: Engine, body: GenerationBody, prompt_tokens: int, asked: int | None
 ) -> tuple[int, bool]:
-    """How many tokens the answer has, and whether the model ends it by itself."""
+    """Number of tokens of the answer, and whether the model ends it by itself."""
     context = engine.settings.context_tokens
     room = context - prompt_tokens
     if not prompt_tokens:
@@ -149,7 +149,7 @@ def _output_max(
         )
     if asked is not None:
         return asked, False
-    spoken = engine.settings.default_output_tokens
-    if body.ignore_eos or spoken > room:
+    natural_end = engine.settings.default_output_tokens
+    if body.ignore_eos or natural_end > room:
         return room, False
-    return spoken, True
+    return natural_end, True

@@ -1,9 +1,9 @@
-"""Block hashes of the mock engine's own.
+"""The mock engine's own block hashes.
 
-An engine's hashes are opaque: readers may only resolve parents and removals with them. So these
-must never equal kvatlas's sequence hashes of the same tokens, or a reader that confuses the two
-would pass every test. They are chained like ours, because that is the one native call for a whole
-prompt, but every chunk hash is salted with the seed of this engine.
+An engine's hashes are opaque: readers may only resolve parents and removals with them. They must
+never equal kvatlas's sequence hashes of the same tokens; otherwise a reader that confuses the two
+would pass every test. So every chunk hash is salted with this engine's seed. The chain is computed
+like ours, by one native call for a whole prompt.
 """
 
 from array import array
@@ -16,16 +16,16 @@ from kvatlas_hashing import chunk_hashes, sequence_hashes
 
 @dataclass(frozen=True, slots=True)
 class HashKey:
-    """What besides the tokens decides which blocks are equal."""
+    """The inputs of a block hash besides the tokens."""
 
     lora_name: str | None = None
     lora_id: int | None = None
     cache_salt: str | None = None
 
-    def announced(self, first: int, end: int) -> list[list[str] | None]:
-        """The extra keys that vLLM announces for the blocks `first` to `end` of a request.
+    def extra_keys(self, first: int, end: int) -> list[list[str] | None]:
+        """The extra keys in vLLM's events for the blocks `first` to `end` of a request.
 
-        The adapter is told with every block, the salt only with block 0.
+        Every block has the adapter's name; only block 0 has the salt.
         """
         name = [self.lora_name] if self.lora_name else []
         keys: list[list[str] | None] = [name or None] * (end - first)
@@ -35,14 +35,14 @@ class HashKey:
 
 
 class BlockHasher:
-    """Hashes the full blocks of requests, u64 each; equal seeds give equal hashes."""
+    """Hashes the full blocks of requests as u64; equal seeds give equal hashes."""
 
     def __init__(self, *, seed: str, block_size: int) -> None:
         self._seed = seed
         self._block_size = block_size
 
     def extend(self, hashes: list[int], tokens: "array[int]", key: HashKey) -> None:
-        """Append to `hashes` those of the full blocks of `tokens` that it lacks."""
+        """Append to `hashes` the missing hashes of the full blocks of `tokens`."""
         size = self._block_size
         known = len(hashes)
         full = len(tokens) // size
@@ -51,7 +51,7 @@ class BlockHasher:
         fresh = np.frombuffer(tokens, dtype=np.uint32)[known * size : full * size]
         salt = f"{self._seed}\0{key.cache_salt or ''}"
         chunks = chunk_hashes(fresh, size, lora_name=key.lora_name, cache_salt=salt)
-        del fresh  # an array cannot grow while a view of it lives
+        del fresh  # an array cannot grow while a view of it exists
         if known:
             parent = np.array([hashes[-1]], dtype=np.uint64)
             hashes.extend(sequence_hashes(np.concatenate((parent, chunks)))[1:].tolist())

@@ -1,9 +1,9 @@
-"""`kvatlas mock-engine`: an engine that a client cannot tell from vLLM at the interfaces we use."""
+"""`kvatlas mock-engine`: an engine without a model, with vLLM's interfaces as far as we use them."""
 
 from collections.abc import Sequence
 
 from kvatlas_chassis import AdminServer, StopSignal, TaskSet, announce_ready, run_service
-from kvatlas_mocker.chat import open_template
+from kvatlas_mocker.chat_template import open_template
 from kvatlas_mocker.engine import Engine
 from kvatlas_mocker.metrics import EngineMetrics
 from kvatlas_mocker.server import EngineServer
@@ -18,12 +18,12 @@ def command(argv: Sequence[str]) -> int:
         MockEngineSettings,
         service="mock-engine",
         argv=argv,
-        description="A mock inference engine: vLLM's HTTP API, KV events and metrics.",
+        description="Run a mock inference engine with vLLM's HTTP API, KV events and metrics.",
     )
 
 
 async def serve(settings: MockEngineSettings) -> None:
-    """Serve until SIGTERM."""
+    """Run the engine until SIGTERM."""
     stop = StopSignal()
     tasks = TaskSet()
     tokenizer = open_tokenizer(settings.tokenizer, fast=settings.fast_tokenizer)
@@ -35,7 +35,7 @@ async def serve(settings: MockEngineSettings) -> None:
         try:
             admin = await AdminServer.start(settings.admin, metrics.registry, tuple)
             try:
-                _announce(engine, server, admin)
+                _queue_stored(engine, server, admin)
                 await stop.wait(tasks)
             finally:
                 await admin.close()
@@ -46,8 +46,8 @@ async def serve(settings: MockEngineSettings) -> None:
         engine.close()
 
 
-def _announce(engine: Engine, server: EngineServer, admin: AdminServer) -> None:
-    first = engine.ranks[0].stream.address
+def _queue_stored(engine: Engine, server: EngineServer, admin: AdminServer) -> None:
+    first = engine.ranks[0].event_stream.address
     sockets = {"events": first.events, "replay": first.replay}
     announce_ready(
         listen=server.address,

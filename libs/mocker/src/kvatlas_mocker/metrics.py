@@ -1,9 +1,10 @@
-"""Metrics under vLLM's names, read from the ranks when they are asked for.
+"""Metrics under vLLM's names, read from the ranks at each scrape.
 
-What vLLM has no name for is `kvatlas_mock_engine_…`.
+Metrics that vLLM does not have begin with `kvatlas_mock_engine_`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -29,19 +30,25 @@ _TOKEN_BUCKETS_S = (
 
 
 class EngineMetrics:
-    """The registry of one engine, and what is observed request by request."""
+    """The registry of one engine, and the metrics that are recorded per request."""
 
     def __init__(self, engine: Engine) -> None:
         self.registry = CollectorRegistry()
         self._model = engine.settings.model
         self._first_token = self._histogram(
-            "time_to_first_token_seconds", "Arrival to first token.", _FIRST_TOKEN_BUCKETS_S
+            "time_to_first_token_seconds",
+            "Time from arrival to first token, seconds.",
+            _FIRST_TOKEN_BUCKETS_S,
         )
         self._request = self._histogram(
-            "e2e_request_latency_seconds", "Arrival to last token.", _REQUEST_BUCKETS_S
+            "e2e_request_latency_seconds",
+            "Time from arrival to last token, seconds.",
+            _REQUEST_BUCKETS_S,
         )
         self._between = self._histogram(
-            "inter_token_latency_seconds", "From a token to the next.", _TOKEN_BUCKETS_S
+            "inter_token_latency_seconds",
+            "Time from one token to the next, seconds.",
+            _TOKEN_BUCKETS_S,
         )
         self._success = Counter(
             "vllm:request_success",
@@ -54,7 +61,7 @@ class EngineMetrics:
         self.reset()
 
     def reset(self) -> None:
-        """Begin at 0, as a restarted process; a scrape before any request shows them all, empty."""
+        """Set all to 0, as a restarted process does; a scrape then shows each metric, empty."""
         histograms = (self._first_token, self._request, self._between)
         for metric in (*histograms, self._success):
             metric.clear()
@@ -65,15 +72,15 @@ class EngineMetrics:
                 self._success.labels(self._model, str(rank), reason)
 
     def first_token(self, rank: int, seconds: float) -> None:
-        """A request got its first token."""
+        """Record a request's first token."""
         self._first_token.labels(self._model, str(rank)).observe(seconds)
 
     def next_token(self, rank: int, seconds: float) -> None:
-        """A request got another token."""
+        """Record a further token of a request."""
         self._between.labels(self._model, str(rank)).observe(seconds)
 
     def finished(self, rank: int, seconds: float, reason: str) -> None:
-        """A request got its last token."""
+        """Record a request's last token."""
         self._success.labels(self._model, str(rank), reason).inc()
         self._request.labels(self._model, str(rank)).observe(seconds)
 
@@ -87,11 +94,12 @@ class _RanksCollector(Collector):
 
     def collect(self) -> Iterable[Metric]:
         settings = self._engine.settings
-        for kind, name, text, value in _FIGURES:
-            family = kind(name, text, labels=_LABELS)
-            for rank in self._engine.ranks:
-                family.add_metric((settings.model, str(rank.index)), value(rank))
-            yield family
+        for kind, metrics in ((GaugeMetricFamily, _GAUGES), (CounterMetricFamily, _COUNTERS)):
+            for name, (text, value) in metrics.items():
+                family = kind(name, text, labels=_LABELS)
+                for rank in self._engine.ranks:
+                    family.add_metric((settings.model, str(rank.index)), value(rank))
+                yield family
         facts = {
             "block_size": str(settings.block_size),
             "cache_dtype": "auto",
@@ -109,55 +117,33 @@ class _RanksCollector(Collector):
         yield info
 
 
-def _running(rank: Rank) -> float:
-    return len(rank.scheduler.running)
+_RankMetrics: TypeAlias = dict[str, tuple[str, Callable[[Rank], float]]]
 
-
-def _waiting(rank: Rank) -> float:
-    return len(rank.scheduler.waiting)
-
-
-def _usage(rank: Rank) -> float:
-    return rank.scheduler.cache.usage
-
-
-def _queried(rank: Rank) -> float:
-    return rank.scheduler.counters.queried_tokens
-
-
-def _hit(rank: Rank) -> float:
-    return rank.scheduler.counters.hit_tokens
-
-
-def _prompt(rank: Rank) -> float:
-    return rank.scheduler.counters.prompt_tokens
-
-
-def _generated(rank: Rank) -> float:
-    return rank.scheduler.counters.generated_tokens
-
-
-def _preemptions(rank: Rank) -> float:
-    return rank.scheduler.counters.preemptions
-
-
-def _evictions(rank: Rank) -> float:
-    return rank.scheduler.cache.evictions
-
-
-_FIGURES = (
-    (GaugeMetricFamily, "vllm:num_requests_running", "Requests in the batch.", _running),
-    (GaugeMetricFamily, "vllm:num_requests_waiting", "Requests that wait.", _waiting),
-    (GaugeMetricFamily, "vllm:kv_cache_usage_perc", "Used KV cache. 1 means 100 percent.", _usage),
-    (CounterMetricFamily, "vllm:prefix_cache_queries", "Tokens looked up.", _queried),
-    (CounterMetricFamily, "vllm:prefix_cache_hits", "Tokens found cached.", _hit),
-    (CounterMetricFamily, "vllm:prompt_tokens", "Prompt tokens admitted.", _prompt),
-    (CounterMetricFamily, "vllm:generation_tokens", "Tokens generated.", _generated),
-    (CounterMetricFamily, "vllm:num_preemptions", "Requests preempted.", _preemptions),
-    (
-        CounterMetricFamily,
-        "kvatlas_mock_engine_evicted_blocks",
-        "Cached blocks taken for other content.",
-        _evictions,
+_GAUGES: _RankMetrics = {
+    "vllm:num_requests_running": ("Requests in the batch.", lambda r: len(r.scheduler.running)),
+    "vllm:num_requests_waiting": ("Requests that wait.", lambda r: len(r.scheduler.waiting)),
+    "vllm:kv_cache_usage_perc": (
+        "Used KV cache. 1 means 100 percent.",
+        lambda r: r.scheduler.cache.usage,
     ),
-)
+}
+_COUNTERS: _RankMetrics = {
+    "vllm:prefix_cache_queries": (
+        "Prompt tokens looked up in the cache.",
+        lambda r: r.scheduler.counters.queried_tokens,
+    ),
+    "vllm:prefix_cache_hits": (
+        "Prompt tokens found in the cache.",
+        lambda r: r.scheduler.counters.hit_tokens,
+    ),
+    "vllm:prompt_tokens": ("Prompt tokens admitted.", lambda r: r.scheduler.counters.prompt_tokens),
+    "vllm:generation_tokens": (
+        "Tokens generated.",
+        lambda r: r.scheduler.counters.generated_tokens,
+    ),
+    "vllm:num_preemptions": ("Requests preempted.", lambda r: r.scheduler.counters.preemptions),
+    "kvatlas_mock_engine_evicted_blocks": (
+        "Cached blocks that were evicted.",
+        lambda r: r.scheduler.cache.evictions,
+    ),
+}

@@ -1,31 +1,34 @@
-"""One data-parallel rank, live: a scheduler, the time its steps take, its event stream.
+"""One running data-parallel rank: a scheduler, the duration of its steps, its event stream.
 
-Steps shorter than a timer can tell apart are not slept one by one: each is due a step's time
-after the one before, and the loop sleeps only when it is ahead of that by a millisecond. So the
-pace is right on average at any speed-up, and a thousandfold one does not cost a thousand timers.
+Steps can be shorter than a timer's resolution. So each step is due one step's time after the one
+before, and the loop sleeps only when it is a millisecond ahead. The pace is right on average at
+any speed-up, without a timer per step.
 """
 
 import asyncio
 import time
 from dataclasses import dataclass, field
 
+from kvatlas_mocker.event_stream import EventStream
 from kvatlas_mocker.hashing import BlockHasher
 from kvatlas_mocker.scheduler import Request, Sampled, Scheduler
-from kvatlas_mocker.stream import EventStream
 from kvatlas_mocker.timing import StepCost
 
 _SLEEP_S_MIN = 0.001
 _LATE_S_MAX = 0.05
-"""A loop that is later than this has lost the time: a busy machine slows the engine down."""
+"""Delay that a loop can catch up; beyond it, a busy machine slows the engine down."""
 
 
 class EngineRestartedError(Exception):
-    """The engine restarted under a request."""
+    """The engine restarted during a request."""
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
-    """A request that a client waits for; `tokens` ends with one whose `last` is true, or None."""
+class TokenStream:
+    """The tokens of one request as they are generated.
+
+    `tokens` ends with a token whose `last` is true, or with None: the engine restarted.
+    """
 
     request: Request
     rank: int
@@ -35,7 +38,7 @@ class Ticket:
         """The next token.
 
         Raises:
-            EngineRestartedError: there will be none.
+            EngineRestartedError: there are no more.
         """
         sampled = await self.tokens.get()
         if sampled is None:
@@ -53,47 +56,47 @@ class Rank:
         scheduler: Scheduler,
         hasher: BlockHasher,
         cost: StepCost,
-        stream: EventStream,
+        event_stream: EventStream,
     ) -> None:
         self.index = index
         self.scheduler = scheduler
         self.hasher = hasher
-        self.stream = stream
+        self.event_stream = event_stream
         self._cost = cost
-        self._tickets: dict[Request, Ticket] = {}
+        self._token_streams: dict[Request, TokenStream] = {}
         self._work = asyncio.Event()
 
     @property
     def load(self) -> int:
-        """What vLLM balances ranks by: a waiting request weighs four running ones."""
+        """The load by which vLLM balances ranks: a waiting request counts as four running ones."""
         return 4 * len(self.scheduler.waiting) + len(self.scheduler.running)
 
-    def submit(self, request: Request) -> Ticket:
+    def submit(self, request: Request) -> TokenStream:
         """Queue a request.
 
         Raises:
-            QueueFullError: as many wait as may.
+            QueueFullError: the queue is full.
         """
         self.scheduler.add(request)
-        ticket = Ticket(request, self.index)
-        self._tickets[request] = ticket
+        stream = TokenStream(request, self.index)
+        self._token_streams[request] = stream
         self._work.set()
-        return ticket
+        return stream
 
-    def abort(self, ticket: Ticket) -> None:
-        """The client is gone; harmless if the request has ended."""
-        if self._tickets.pop(ticket.request, None) is not None:
-            self.scheduler.abort(ticket.request)
+    def abort(self, stream: TokenStream) -> None:
+        """End a request whose client is gone; does nothing if the request has ended."""
+        if self._token_streams.pop(stream.request, None) is not None:
+            self.scheduler.abort(stream.request)
             self._work.set()
 
     def publish(self) -> None:
-        """Send the events that the cache has queued, in one message."""
+        """Send the cache's queued events in one message."""
         events = self.scheduler.cache.take_events()
         if events:
-            self.stream.publish(time.time(), events)
+            self.event_stream.publish(time.time(), events)
 
     async def run(self) -> None:
-        """Compute steps for ever."""
+        """Compute steps until cancelled."""
         due_s = 0.0
         while True:
             scheduler = self.scheduler
@@ -109,24 +112,24 @@ class Rank:
             ahead_s = due_s - now_s
             await asyncio.sleep(ahead_s if ahead_s >= _SLEEP_S_MIN else 0)
             if scheduler is not self.scheduler:
-                continue  # restarted: this step never happened
+                continue  # the engine restarted: drop this step
             sampled = scheduler.end_step(step)
             self.publish()
             self._deliver(sampled)
 
     async def restart(self, scheduler: Scheduler) -> None:
-        """Lose everything, as a process that came back: requests, cache, event history."""
+        """Lose requests, cache and event history, as a restarted process does."""
         self.scheduler = scheduler
-        tickets, self._tickets = list(self._tickets.values()), {}
-        for ticket in tickets:
-            ticket.tokens.put_nowait(None)
+        streams, self._token_streams = list(self._token_streams.values()), {}
+        for stream in streams:
+            stream.tokens.put_nowait(None)
         self._work.set()
-        await self.stream.restart()
+        await self.event_stream.restart()
 
     def _deliver(self, sampled: list[Sampled]) -> None:
         for one in sampled:
-            ticket = self._tickets.get(one.request)
-            if ticket is not None:
-                ticket.tokens.put_nowait(one)
+            stream = self._token_streams.get(one.request)
+            if stream is not None:
+                stream.tokens.put_nowait(one)
                 if one.last:
-                    del self._tickets[one.request]
+                    del self._token_streams[one.request]

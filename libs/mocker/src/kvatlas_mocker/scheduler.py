@@ -1,11 +1,11 @@
-"""Continuous batching over one prefix cache, a step at a time.
+"""Continuous batching over one prefix cache, one step at a time.
 
-A step is vLLM's, simplified: requests that run come first, each with one decode token or the next
-part of its prompt; what is left of the step's token budget admits waiting requests in order of
-arrival. Where a decoding request finds no block, the request admitted last is preempted: it gives
-its blocks back, goes to the head of the queue and computes again what the cache has lost by then.
+A step is a simplified one of vLLM's. Running requests come first, each with one decode token or the
+next part of its prompt. The rest of the step's token budget admits waiting requests in order of
+arrival. If a decoding request finds no free block, the request admitted last is preempted: it frees
+its blocks, goes to the head of the queue, and later computes again what the cache has lost.
 
-Pure: `begin_step` and `end_step` are called by whoever knows how long a step takes.
+Pure: `Rank` calls `begin_step` and `end_step` and decides how long a step takes.
 """
 
 import itertools
@@ -19,14 +19,14 @@ from kvatlas_mocker.hashing import BlockHasher, HashKey
 
 
 class QueueFullError(Exception):
-    """As many requests wait as may."""
+    """The queue of waiting requests is full."""
 
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One generation. Everything below `output` is written by the scheduler alone.
+    """One generation. Only the scheduler writes the fields below `output`.
 
-    `output` gives the tokens that the model will say; it never ends before `output_max` tokens.
+    `output` yields the tokens to generate, at least `output_max` of them.
     """
 
     prompt_tokens: int
@@ -42,13 +42,13 @@ class Request:
     def of(
         cls, prompt: "array[int]", key: HashKey, *, output_max: int, output: Iterator[int]
     ) -> "Request":
-        """A request for `output_max` tokens after `prompt`; the prompt's array is taken over."""
+        """A request for `output_max` tokens after `prompt`; takes ownership of the array."""
         return cls(len(prompt), Sequence(prompt, key), output_max, output)
 
 
 @dataclass(slots=True)
 class Step:
-    """What one step computes."""
+    """The work of one step."""
 
     parts: list[tuple[Request, int]] = field(default_factory=list[tuple[Request, int]])
     prefill_tokens: int = 0
@@ -65,7 +65,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """A token that a step gave to a request."""
+    """A token that a step generated for a request."""
 
     request: Request
     token: int
@@ -108,14 +108,14 @@ class Scheduler:
         """Queue a request.
 
         Raises:
-            QueueFullError: as many wait as may.
+            QueueFullError: the queue is full.
         """
         if len(self.waiting) >= self._waiting_max:
             raise QueueFullError
         self.waiting.append(request)
 
     def abort(self, request: Request) -> None:
-        """Forget a request, wherever it is; what it computed stays cached."""
+        """End a running or waiting request; what it computed stays cached."""
         if request.ended:
             return
         request.ended = True
@@ -126,7 +126,7 @@ class Scheduler:
             self.waiting.remove(request)
 
     def begin_step(self) -> Step | None:
-        """Choose what the next step computes, and give it blocks; None: there is nothing to do."""
+        """Plan the next step and allocate its blocks; None: there is nothing to do."""
         step = Step()
         budget = self._step_tokens_max
         preempted = False
@@ -148,7 +148,7 @@ class Scheduler:
         return step if step.parts else None
 
     def end_step(self, step: Step) -> list[Sampled]:
-        """Account for a step that is over; give each request whose tokens are computed its next."""
+        """Complete a step: generate a token for each request whose tokens are all computed."""
         sampled: list[Sampled] = []
         for request, count in step.parts:
             if request.ended:
@@ -169,7 +169,7 @@ class Scheduler:
         return sampled
 
     def requests(self) -> list[Request]:
-        """All that run or wait."""
+        """All running and waiting requests."""
         return [*self.running, *self.waiting]
 
     def _admit(self, step: Step, budget: int) -> None:
@@ -193,7 +193,7 @@ class Scheduler:
             budget -= count
 
     def _plan(self, step: Step, request: Request, count: int) -> None:
-        """Cache the blocks at once, as vLLM does: a request of the same step may share them."""
+        """Add a request to a step. Like vLLM, cache its blocks at once, for others in the step."""
         step.add(request, count)
         sequence = request.sequence
         self._hasher.extend(sequence.hashes, sequence.tokens, sequence.key)
@@ -208,8 +208,8 @@ class Scheduler:
         return request
 
 
-def spoken_tokens(seed: int, choices: "array[int]") -> Iterator[int]:
-    """An endless walk through `choices`, decided by `seed` alone (Knuth's MMIX generator)."""
+def pseudorandom_tokens(seed: int, choices: "array[int]") -> Iterator[int]:
+    """An endless pseudorandom sequence of `choices`, from `seed` (Knuth's MMIX generator)."""
     state = seed
     for _ in itertools.repeat(None):
         state = (state * 6364136223846793005 + 1442695040888963407) & 0xFFFF_FFFF_FFFF_FFFF

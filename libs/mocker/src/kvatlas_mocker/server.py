@@ -1,4 +1,4 @@
-"""The HTTP face: vLLM's routes, and `/debug` for tests."""
+"""The HTTP server: vLLM's routes, and `/debug` for tests."""
 
 from array import array
 from collections.abc import Awaitable, Callable
@@ -10,15 +10,15 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from kvatlas_chassis import HostPort
 from kvatlas_chassis.admin import bind
-from kvatlas_mocker.api import ApiError, DetokenizeBody, TokenizeBody, parse
+from kvatlas_mocker.bodies import ApiError, DetokenizeBody, TokenizeBody, parse
 from kvatlas_mocker.engine import Engine
-from kvatlas_mocker.faults import FaultOrder
+from kvatlas_mocker.faults import FaultRequest
 from kvatlas_mocker.generation import tokenize
-from kvatlas_mocker.handlers import Generations
+from kvatlas_mocker.generation_handlers import GenerationHandlers
 from kvatlas_mocker.metrics import EngineMetrics
 
 VERSION = "0.33.0"
-"""The vLLM release whose interfaces these are."""
+"""The vLLM release whose interfaces are mocked."""
 
 _BODY_BYTES_MAX = 64 * 1024 * 1024
 _TIER = "device"
@@ -42,7 +42,7 @@ class EngineServer:
             FatalError: the address cannot be used.
         """
         app = web.Application(middlewares=[_errors], client_max_size=_BODY_BYTES_MAX)
-        generations = Generations(engine, metrics)
+        generations = GenerationHandlers(engine, metrics)
         pages = _Pages(engine, metrics)
         app.router.add_post("/v1/completions", generations.completions)
         app.router.add_post("/v1/chat/completions", generations.chat)
@@ -57,7 +57,7 @@ class EngineServer:
         app.router.add_get("/debug/cache", pages.cache)
         app.router.add_get("/debug/fault", pages.armed)
         app.router.add_post("/debug/fault", pages.fault)
-        # Only with handler cancellation does a client that leaves free its blocks at once.
+        # Handler cancellation frees a request's blocks as soon as its client disconnects.
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -109,12 +109,12 @@ class _Pages:
         sources = [
             {
                 "data_parallel_rank": rank.index,
-                "endpoint": rank.stream.address.events,
-                "replay_endpoint": rank.stream.address.replay,
+                "endpoint": rank.event_stream.address.events,
+                "replay_endpoint": rank.event_stream.address.replay,
                 "topic": self._engine.settings.topic,
             }
             for rank in self._engine.ranks
-            if rank.stream.address.events is not None
+            if rank.event_stream.address.events is not None
         ]
         return _json(sources)
 
@@ -140,7 +140,7 @@ class _Pages:
             raise ApiError(str(error), param="tokens") from None
 
     async def reset(self, _: web.Request) -> web.Response:
-        """As in vLLM, a rank whose blocks are in use keeps its cache, and the answer is the same."""
+        """Clear the caches. As in vLLM, a rank with blocks in use keeps its cache without an error."""
         for rank in self._engine.ranks:
             rank.scheduler.cache.reset()
             rank.publish()
@@ -149,9 +149,9 @@ class _Pages:
     async def cache(self, http: web.Request) -> web.Response:
         asked = http.query.get("dp_rank", "0")
         if not asked.isdecimal():
-            raise ApiError(f"dp_rank {asked!r} is no number", param="dp_rank")
+            raise ApiError(f"dp_rank {asked!r} is not a number", param="dp_rank")
         rank = self._engine.rank_at(int(asked))
-        rank.publish()  # so that the answer is what the events say, in the middle of a step too
+        rank.publish()  # so that the answer equals the events, even during a step
         blocks = [
             [block_hash, _tokens(raw), parent]
             for block_hash, raw, parent in rank.scheduler.cache.cached()
@@ -162,7 +162,7 @@ class _Pages:
         return _json(self._engine.faults.armed())
 
     async def fault(self, http: web.Request) -> web.Response:
-        order = parse(await http.read(), FaultOrder)
+        order = parse(await http.read(), FaultRequest)
         self._engine.faults.arm(order)
         if order.restart:
             await self._engine.restart()

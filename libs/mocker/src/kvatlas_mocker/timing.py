@@ -1,4 +1,4 @@
-"""How long a step takes on the simulated accelerator. Pure."""
+"""The duration of a step on the simulated accelerator. Pure."""
 
 import math
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from kvatlas_mocker.scheduler import Step
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """A step costs `base_s`, `prefill_token_s` an uncached token, `decode_request_s` a decoding one.
+    """The duration of steps, in seconds: fixed, per uncached prompt token, per decoding request.
 
-    All of it is divided by `speedup`; an infinite one makes every step free.
+    All of it is divided by `speedup`; with an infinite one a step takes no time.
     """
 
     base_s: float

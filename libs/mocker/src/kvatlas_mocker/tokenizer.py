@@ -1,4 +1,4 @@
-"""Text to tokens and back: the bytes of UTF-8, or a model's own tokenizer.json."""
+"""Turns text into tokens and back: by bytes of UTF-8, or by a model's tokenizer.json."""
 
 import asyncio
 import re
@@ -13,16 +13,16 @@ from kvatlas_chassis import FatalError
 
 TOKEN_MAX = 0xFFFF_FFFF
 _OFF_LOOP_CHARS = 2_000
-"""Longer texts are encoded on a thread, without the GIL; shorter ones are quicker than the trip."""
+"""Longer texts are encoded on a thread, without the GIL; for shorter ones the switch costs more."""
 _PLAIN_WORD = re.compile(r"^[Ġ▁]?[a-z]{2,8}$")
 _CHOICES_MAX = 4_096
 
 
 class Tokenizer(Protocol):
-    """What the engine needs of a tokenizer."""
+    """The tokenizer's methods that the engine needs."""
 
     choices: "array[int]"
-    """Tokens that the model may say: each decodes to the same text after any other."""
+    """Tokens that the mock may generate: each decodes to the same text after any other."""
 
     async def encode(self, text: str, *, add_special_tokens: bool) -> "array[int]":
         """The tokens of a text, u32."""
@@ -32,17 +32,17 @@ class Tokenizer(Protocol):
         """The text of tokens.
 
         Raises:
-            ValueError: one of them is no token.
+            ValueError: one of them is not a token.
         """
         ...
 
     def piece(self, token: int) -> str:
-        """What one of `choices` adds to a text."""
+        """The text of one of `choices`."""
         ...
 
 
 class ByteTokenizer:
-    """A token is a byte of UTF-8; ids above 255, which prompts may hold, decode to nothing."""
+    """Makes each byte of UTF-8 a token. Ids above 255, which prompts may hold, decode to nothing."""
 
     def __init__(self) -> None:
         self.choices = array("I", list(b"etaoinshrdlu etaoin shrdlu "))
@@ -50,22 +50,22 @@ class ByteTokenizer:
     async def encode(self, text: str, *, add_special_tokens: bool) -> "array[int]":
         """The bytes; there are no special tokens."""
         del add_special_tokens
-        return array("I", list(text.encode()))  # of bytes, array would take four as one token
+        return array("I", list(text.encode()))  # given bytes, array would take four as one item
 
     def decode(self, tokens: list[int]) -> str:
-        """Bytes that are no UTF-8 become U+FFFD."""
+        """The text; bytes that are not UTF-8 become U+FFFD."""
         return bytes(token for token in tokens if 0 <= token <= 0xFF).decode(errors="replace")  # noqa: PLR2004 - a byte
 
     def piece(self, token: int) -> str:
-        """One character: all choices are ASCII."""
+        """The character; all choices are ASCII."""
         return chr(token)
 
 
 class FileTokenizer:
-    """A tokenizer.json, read by the `tokenizers` library.
+    """Uses a tokenizer.json, read by the `tokenizers` library.
 
-    `fast` encodes with `fastokens` instead: some twenty times cheaper, where many engines share a
-    small machine. It is not checked against the reference, so it is nobody's default.
+    `fast` encodes with `fastokens` instead, which is about twenty times cheaper: many engines can
+    share a small machine. It is not checked against the reference, so it is off by default.
     """
 
     def __init__(self, path: Path, *, fast: bool = False) -> None:
@@ -78,7 +78,7 @@ class FileTokenizer:
             self._tokenizer = HfTokenizer.from_file(str(path))
         except Exception as error:  # noqa: BLE001 - the library raises Exception itself
             raise FatalError(f"cannot read the tokenizer {path}: {error}") from None
-        self._tokenizer.no_truncation()  # an engine neither cuts nor pads a prompt
+        self._tokenizer.no_truncation()  # an engine neither truncates nor pads a prompt
         self._tokenizer.no_padding()
         self._encoder = _fast_encoder(path) if fast else self._tokenizer
         words = sorted(
@@ -87,7 +87,7 @@ class FileTokenizer:
             if _PLAIN_WORD.match(word)
         )
         if not words:
-            raise FatalError(f"the tokenizer {path} has no plain lower-case words to speak with")
+            raise FatalError(f"the tokenizer {path} has no plain lower-case words to generate")
         self.choices = array("I", words[:: max(1, len(words) // _CHOICES_MAX)])
         self._anchor = self.choices[0]
         self._anchor_text = self._tokenizer.decode([self._anchor])
@@ -100,14 +100,14 @@ class FileTokenizer:
         return await asyncio.to_thread(self._encode, text, add_special_tokens)
 
     def decode(self, tokens: list[int]) -> str:
-        """The library's text, special tokens left in, as vLLM's /detokenize does."""
+        """The library's text with special tokens, as in vLLM's /detokenize."""
         size = self._tokenizer.get_vocab_size()
         if any(not 0 <= token < size for token in tokens):
             raise ValueError("a token id is out of vocabulary")
         return self._tokenizer.decode(tokens, skip_special_tokens=False)
 
     def piece(self, token: int) -> str:
-        """Decoded behind another token: some tokenizers strip a text's leading space."""
+        """The text, decoded after another token: some tokenizers strip a leading space."""
         text = self._pieces.get(token)
         if text is None:
             pair = self._tokenizer.decode([self._anchor, token])
@@ -138,10 +138,10 @@ def _fast_encoder(path: Path) -> _Encoder:
 
 
 def open_tokenizer(where: str, *, fast: bool = False) -> Tokenizer:
-    """`bytes`, a tokenizer.json or a directory that holds one.
+    """The tokenizer named `bytes`, in a tokenizer.json, or in a directory with one.
 
     Raises:
-        FatalError: there is none.
+        FatalError: there is no such file, or it is not a tokenizer.
     """
     if where == "bytes":
         return ByteTokenizer()

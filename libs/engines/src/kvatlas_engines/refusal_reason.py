@@ -1,0 +1,38 @@
+"""The reasons why announced blocks are not indexed; `RefusalReason` in `libs/engines/rust` is the same."""
+
+import enum
+
+
+class RefusalReason(enum.StrEnum):
+    """The reason why announced blocks are not indexed; closed, since it labels a counter."""
+
+    BAD_TOKENS = "bad_tokens"
+    """Token ids that are not unsigned 32-bit integers."""
+    BROKEN_BIGRAMS = "broken_bigrams"
+    """Bigram tokens that do not follow one another."""
+    CONFLICTING_PREFIX = "conflicting_prefix"
+    """Adapter or salt of a block differ from its parent's, or a hash came back as other tokens."""
+    EMBEDS = "embeds"
+    """The prompt is embeddings: no tokens identify it."""
+    LENGTH_MISMATCH = "length_mismatch"
+    """Fewer or more hashes than blocks of tokens: positions cannot be recovered."""
+    LORA_ID_WITHOUT_NAME = "lora_id_without_name"
+    """An adapter's number means nothing outside the engine."""
+    MALFORMED_EVENT = "malformed_event"
+    """A field is missing or of the wrong type."""
+    MIRROR_FULL = "mirror_full"
+    """The mirror holds as many blocks as it may."""
+    OTHER_GROUP = "other_group"
+    """A cache group that is not the full-attention one."""
+    UNKNOWN_EVENT = "unknown_event"
+    """A type of event that this build does not know."""
+    UNKNOWN_EXTRA_KEYS = "unknown_extra_keys"
+    """The identity of these blocks includes an extra key that this build does not know."""
+    UNKNOWN_HASH = "unknown_hash"
+    """An announcement without tokens of a block that was never announced with tokens."""
+    UNKNOWN_PARENT = "unknown_parent"
+    """The parent was never indexed, so the prefix is unknown."""
+    UNKNOWN_TIER = "unknown_tier"
+    """A medium that this build does not know."""
+    WRONG_BLOCK_SIZE = "wrong_block_size"
+    """The engine's blocks are not of the configured size."""
