@@ -1,10 +1,9 @@
-//! The publisher's outbox: a bounded queue of one worker's records towards one log writer.
+//! The publisher's outbox: a bounded queue of one worker's records for one log writer.
 //!
-//! It exists because transports stall and engines do not. What is queued may not grow without a
-//! bound, and a gap in the middle of numbered records helps nobody: so an outbox that would exceed
-//! its bound drops *everything* it holds and takes no more numbered records until it has been given
-//! a snapshot, which stands for all that was dropped. Every transport has an outbox of its own, so
-//! one that stalls costs the others nothing.
+//! Transports stall and engines do not, so the queue needs a bound. A gap in numbered records is useless to
+//! a receiver. So an outbox that would exceed its bound drops *all* its records, and accepts no numbered
+//! records until it is given a snapshot, which replaces everything that was dropped. Every transport has an
+//! outbox of its own, so a stalled transport does not affect the others.
 //!
 //! ```text
 //!               push beyond a bound, or require_snapshot
@@ -14,31 +13,30 @@
 //!                            push_snapshot
 //! ```
 //!
-//! Delivery is peek → append → acknowledge, and the queue may be emptied while an append is under
-//! way. Every record therefore has a ticket, larger than all tickets before it and never used
-//! again; `peek` names the last ticket that it gave out, and acknowledging it releases the records
-//! up to there *that are still queued*. Acknowledging late, twice, or what was dropped meanwhile
-//! releases nothing else.
+//! Delivery is peek → append → acknowledge, and the queue may be emptied while an append is under way.
+//! So every record has a ticket, which is larger than all earlier tickets and never used again. `peek`
+//! returns the ticket of its last record, and acknowledging it releases the records up to there *that are
+//! still queued*. An acknowledgement that is late, repeated or for dropped records releases nothing else.
 //!
-//! Heartbeats are not numbered and only the newest matters: one waits beside the queue and goes
-//! last, after everything that it speaks of, and not at all while a snapshot is awaited.
+//! Heartbeats are not numbered, and only the newest matters. One waits beside the queue and is sent last,
+//! after all records that it refers to, and not while a snapshot is awaited.
 //!
-//! A snapshot's parts are not bounded: they are as large as the mirror, which is as large as the
-//! engine's cache. Bounding them would let a large mirror overflow its own snapshot for ever. They
-//! do not count towards the bounds of the records behind them either.
+//! A snapshot's parts are not bounded: they are as large as the mirror, which is as large as the engine's
+//! cache. A bound would make a large mirror overflow with every snapshot. For the same reason they do not
+//! count towards the bounds of the records behind them.
 
 use std::collections::VecDeque;
 
-/// Names the last record of a [`Outbox::peek`].
+/// Identifies the last record of an [`Outbox::peek`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(pub u64);
 
-/// What may be queued of numbered records.
+/// Bounds of the queued numbered records.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Bounds {
-    /// At most so many records.
+    /// Number of records.
     pub records_max: usize,
-    /// At most so many bytes of them together; a longer record can never be queued.
+    /// Bytes of all records together. A longer record can never be queued.
     pub bytes_max: usize,
 }
 
@@ -46,14 +44,14 @@ pub struct Bounds {
 struct Entry<R> {
     ticket: u64,
     bytes: usize,
-    of_snapshot: bool,
+    is_snapshot_part: bool,
     record: R,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Heartbeat<R> {
-    /// Given when it is peeked, since by then everything queued has a smaller one; taken back
-    /// when the next peek leaves it out, so that only the newest peek can release it.
+    /// Assigned by the peek that returns it, when all queued records have smaller tickets. Cleared by a
+    /// peek that leaves it out, so that only the newest peek can release it.
     ticket: Option<u64>,
     bytes: usize,
     record: R,
@@ -66,9 +64,10 @@ pub struct Outbox<R> {
     queue: VecDeque<Entry<R>>,
     heartbeat: Option<Heartbeat<R>>,
     next_ticket: u64,
-    /// Of the queue, how much counts towards the bounds, and how much there is.
+    /// Records and bytes that count towards the bounds.
     numbered_records: usize,
     numbered_bytes: usize,
+    /// Bytes of all queued records.
     queued_bytes: usize,
     awaits_snapshot: bool,
     overflows: u64,
@@ -91,7 +90,7 @@ impl<R> Outbox<R> {
         }
     }
 
-    /// Queue a numbered record of `bytes` bytes. False: dropped, and a snapshot is awaited.
+    /// Queues a numbered record of `bytes` bytes. False: it was dropped, and a snapshot is awaited.
     pub fn push(&mut self, record: R, bytes: usize) -> bool {
         if self.awaits_snapshot {
             return false;
@@ -109,7 +108,7 @@ impl<R> Outbox<R> {
         true
     }
 
-    /// Replace the waiting heartbeat.
+    /// Replaces the waiting heartbeat.
     pub fn push_heartbeat(&mut self, record: R, bytes: usize) {
         self.heartbeat = Some(Heartbeat {
             ticket: None,
@@ -118,7 +117,7 @@ impl<R> Outbox<R> {
         });
     }
 
-    /// Drop everything queued and open again with a snapshot's parts, each with its length.
+    /// Drops all records and opens again with a snapshot's parts, each with its length in bytes.
     pub fn push_snapshot(&mut self, parts: impl IntoIterator<Item = (R, usize)>) {
         self.drop_queue();
         self.awaits_snapshot = false;
@@ -127,14 +126,14 @@ impl<R> Outbox<R> {
         }
     }
 
-    /// Drop everything queued: the receiver cannot continue from it.
+    /// Drops all records and awaits a snapshot: the receiver cannot continue from the queue.
     pub fn require_snapshot(&mut self) {
         self.drop_queue();
         self.awaits_snapshot = true;
     }
 
-    /// The oldest records, at most `records_max` of together at most `bytes_max` bytes, but at
-    /// least one if there is one; with the ticket that acknowledges them. They stay queued.
+    /// The oldest records and the ticket that acknowledges them. At most `records_max` records and `bytes_max`
+    /// bytes, but at least one record if there is one. They stay queued.
     pub fn peek(&mut self, records_max: usize, bytes_max: usize) -> Option<(Ticket, Vec<&R>)> {
         let records_max = records_max.max(1);
         let mut taken = Vec::new();
@@ -162,12 +161,12 @@ impl<R> Outbox<R> {
         last.map(|ticket| (Ticket(ticket), taken))
     }
 
-    /// Release what a `peek` with this ticket gave, as far as it is still here.
+    /// Releases the records of the peek with this ticket, as far as they are still queued.
     pub fn acknowledge(&mut self, up_to: Ticket) {
         let released = self.queue.partition_point(|entry| entry.ticket <= up_to.0);
         for entry in self.queue.drain(..released) {
             self.queued_bytes -= entry.bytes;
-            if !entry.of_snapshot {
+            if !entry.is_snapshot_part {
                 self.numbered_records -= 1;
                 self.numbered_bytes -= entry.bytes;
             }
@@ -182,42 +181,44 @@ impl<R> Outbox<R> {
         self.awaits_snapshot
     }
 
-    /// Whether a part of a snapshot has not been acknowledged yet.
+    /// Whether a part of a snapshot is still queued.
     #[must_use]
     pub fn holds_snapshot(&self) -> bool {
-        // Parts are only ever queued first.
-        self.queue.front().is_some_and(|entry| entry.of_snapshot)
+        // A snapshot's parts are always the first in the queue.
+        self.queue
+            .front()
+            .is_some_and(|entry| entry.is_snapshot_part)
     }
 
-    /// Queued numbered records and snapshot parts; the waiting heartbeat is none of them.
+    /// Number of queued numbered records and snapshot parts, without the waiting heartbeat.
     #[must_use]
     pub fn queued_records(&self) -> usize {
         self.queue.len()
     }
 
-    /// The bytes of the queued records.
+    /// Bytes of the queued records.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
         self.queued_bytes
     }
 
-    /// Whether `peek` would give anything.
+    /// Whether `peek` would return nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty() && (self.heartbeat.is_none() || self.awaits_snapshot)
     }
 
-    /// How often a bound was exceeded.
+    /// Number of times that a bound was exceeded.
     #[must_use]
     pub fn overflows(&self) -> u64 {
         self.overflows
     }
 
-    fn enqueue(&mut self, record: R, bytes: usize, of_snapshot: bool) {
+    fn enqueue(&mut self, record: R, bytes: usize, is_snapshot_part: bool) {
         self.queue.push_back(Entry {
             ticket: self.next_ticket,
             bytes,
-            of_snapshot,
+            is_snapshot_part,
             record,
         });
         self.next_ticket += 1;

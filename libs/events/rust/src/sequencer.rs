@@ -1,94 +1,110 @@
 //! The indexer's sequencer: one small state machine per worker.
 //!
-//! It decides what of a worker's records is applied, in what order, and when its set can no longer
-//! be believed. It knows neither bytes, nor the index, nor a clock: payloads are the caller's, time
-//! comes in as milliseconds, and what is to be done comes out as [`Step`]s, in order.
+//! It decides which of a worker's records are applied, in which order, and whether the worker's set can be
+//! believed. It knows neither bytes, nor the index, nor a clock: payloads belong to the caller, time comes in
+//! as milliseconds, and the changes to make come out as [`Step`]s, in order.
 //!
 //! ```text
-//!                 event 1, or a heartbeat at 0, or a whole snapshot
+//!                 event 1, or a heartbeat at 0, or a complete snapshot
 //!   (first seen) ────────────────────────────────────────────────▶ Whole ──▶ Closed
 //!        │                                                        ▲     │
-//!        │ anything else        snapshot whole, or gap closed     │     │ a gap outlasts the hold-back,
-//!        ▼                                                        │     ▼ or the digest is wrong
+//!        │ anything else    snapshot complete, or gap closed      │     │ a gap outlasts the hold-back,
+//!        ▼                                                        │     ▼ or a digest differs
 //!    Recovering ──────────────────────────────────────────────────┴── Recovering
 //!        └── longer than `recover_ms`: emptied once, counted, and still waiting
 //! ```
 //!
-//! Epochs fence: an older one is dropped, a newer one starts over, and within one epoch the instance
-//! that was seen first is the only one believed. Nothing that was not applied is passed over in
-//! silence: every id known to exist, from batches and from heartbeats, is in `known`, and a worker
-//! with `applied < known` is whole only as long as the hold-back lasts. Memory is bounded by the
-//! limits, whatever ids a record claims.
+//! Rules for epochs:
+//! - A batch of an older epoch is dropped. A newer epoch replaces the worker's set.
+//! - Within one epoch only the instance that was seen first is accepted.
+//! - An epoch more than [`EPOCH_AHEAD_MS_MAX`] ahead of the clock is refused.
+//! - `Shutdown(engine gone)` removes the worker. `Shutdown(publisher leaving)` leaves it without a set.
+//!
+//! Rules within an epoch:
+//! - The next event is applied. An event that was applied before is dropped, also as part of a batch.
+//! - A batch behind a gap is held back, within the limits.
+//! - An event id more than [`EVENT_ID_JUMP_MAX`] above the highest known one is refused. The first record of an epoch
+//!   has nothing to compare with; the epoch's next snapshot makes the sequencer forget such an id.
+//! - The worker is *recovering*, and so not matched, if its first record is not event 1, if a gap outlasts the hold-back,
+//!   or if a digest differs. A snapshot with `as_of` at or above the applied events, or the missing records, end that.
+//! - A recovery longer than `recover_ms` empties the set. The worker goes on waiting.
+//!
+//! No lost event goes unnoticed: `known` is the highest event id that any batch or heartbeat has named, and a
+//! worker with `applied < known` stays whole only as long as the hold-back lasts. The limits bound the memory,
+//! whatever ids a record claims.
 
-mod assembly;
-mod resume;
+mod resume_point;
+mod snapshot;
 mod types;
 
 use std::collections::BTreeMap;
 
-use assembly::{Assembly, Progress};
-pub use assembly::{Digest, SnapshotPart, TIERS};
-pub use resume::Place;
+pub use kvatlas_types::TierDigest;
+pub use resume_point::ResumePoint;
+pub use snapshot::SnapshotPart;
+use snapshot::{Progress, SnapshotAssembly};
 pub use types::{
-    Closing, EPOCH_AHEAD_MS_MAX, EVENT_ID_JUMP_MAX, Elapsed, Events, Limits, Speaker, Standing,
-    Step, Verdict,
+    EPOCH_AHEAD_MS_MAX, EVENT_ID_JUMP_MAX, Events, Incarnation, Limits, SequencerState,
+    ShutdownReason, Step, TickOutcome, Verdict,
 };
 
+/// [`SequencerState`] with the data of a recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum State {
+enum Phase {
     Whole,
     Recovering { since_ms: u64, given_up: bool },
-    Closed(Closing),
+    Closed(ShutdownReason),
 }
 
-/// One worker's state machine. The caller owns the set; this owns what is held back.
+/// One worker's state machine. The caller owns the worker's set; the sequencer owns the batches held back.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Sequencer<P> {
     limits: Limits,
-    speaker: Speaker,
-    state: State,
-    /// The set is the effect of exactly the events up to here, if `base` holds.
+    incarnation: Incarnation,
+    phase: Phase,
+    /// If `has_base`, the set is the effect of exactly the events up to this id.
     applied: u64,
-    /// False while only a snapshot can tell what the set is; then nothing is applied.
-    base: bool,
-    /// Whether the set before event 1 is known to be empty: a life that opens with a snapshot is not.
+    /// False while only a snapshot can tell what the set is. Then nothing is applied.
+    has_base: bool,
+    /// Whether the set before event 1 is known to be empty. It is not if the epoch opened with a snapshot.
     opened_empty: bool,
     /// The highest event id that is known to exist.
     known: u64,
-    /// Since when `applied < known` without progress.
+    /// Start of the time without progress while `applied < known`.
     behind_since_ms: Option<u64>,
-    held: BTreeMap<u64, Events<P>>,
-    assembly: Option<Assembly>,
+    /// Batches behind a gap, by their first event id.
+    held_back: BTreeMap<u64, Events<P>>,
+    assembly: Option<SnapshotAssembly>,
 }
 
 impl<P> Sequencer<P> {
-    /// A worker of which nothing has been seen; the first record fixes everything.
+    /// The sequencer of a worker without records. Its first record fixes the epoch.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            speaker: Speaker {
+            incarnation: Incarnation {
                 epoch: 0,
                 instance: 0,
             },
-            state: State::Recovering {
+            phase: Phase::Recovering {
                 since_ms: 0,
                 given_up: false,
             },
             applied: 0,
-            base: true,
+            has_base: true,
             opened_empty: true,
             known: 0,
             behind_since_ms: None,
-            held: BTreeMap::new(),
+            held_back: BTreeMap::new(),
             assembly: None,
         }
     }
 
-    /// Whose records are believed.
+    /// The incarnation whose records are accepted; epoch 0 before the first record.
     #[must_use]
-    pub fn speaker(&self) -> Speaker {
-        self.speaker
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
     }
 
     /// The last event whose effect the set holds.
@@ -103,48 +119,54 @@ impl<P> Sequencer<P> {
         self.known
     }
 
-    /// How the set stands.
+    /// Whether the worker's set can be believed.
     #[must_use]
-    pub fn standing(&self) -> Standing {
-        match self.state {
-            State::Whole => Standing::Whole,
-            State::Recovering { .. } => Standing::Recovering,
-            State::Closed(closing) => Standing::Closed(closing),
+    pub fn state(&self) -> SequencerState {
+        match self.phase {
+            Phase::Whole => SequencerState::Whole,
+            Phase::Recovering { .. } => SequencerState::Recovering,
+            Phase::Closed(reason) => SequencerState::Closed(reason),
         }
     }
 
-    /// Whether the receiver can go on from what comes next: no gap, and no lost base.
+    /// Whether the worker is recovering, so that a snapshot would help.
     #[must_use]
     pub fn needs_snapshot(&self) -> bool {
-        matches!(self.state, State::Recovering { .. })
+        self.state() == SequencerState::Recovering
     }
 
-    /// Whether a recovery has taken too long and the set was emptied.
+    /// Whether a recovery was given up and the set emptied.
     #[must_use]
     pub fn given_up(&self) -> bool {
-        matches!(self.state, State::Recovering { given_up: true, .. })
+        matches!(self.phase, Phase::Recovering { given_up: true, .. })
     }
 
-    /// Events that wait for what is missing before them.
+    /// Number of events that are held back behind a gap.
     #[must_use]
     pub fn held_back_events(&self) -> u64 {
-        self.held
-            .values()
-            .map(|events| u64::from(events.count))
-            .sum()
+        let batches = self.held_back.values();
+        batches.map(|events| u64::from(events.count)).sum()
     }
 
-    /// Numbered events arrived.
+    /// The number of known events that are not applied, and the start of the time without progress. None if there are
+    /// no such events.
+    #[must_use]
+    pub fn lag(&self) -> Option<(u64, Option<u64>)> {
+        let events = self.known.checked_sub(self.applied).filter(|&n| n > 0)?;
+        Some((events, self.behind_since_ms))
+    }
+
+    /// Takes a batch of numbered events.
     pub fn on_events(
         &mut self,
-        speaker: Speaker,
+        incarnation: Incarnation,
         events: Events<P>,
         now_ms: u64,
         steps: &mut Vec<Step<P>>,
     ) -> Verdict {
-        match self.fence(speaker, now_ms, steps) {
+        match self.fence(incarnation, now_ms, steps) {
             Fence::Refused(verdict) => return verdict,
-            Fence::Began if events.first_event_id == 1 => self.state = State::Whole,
+            Fence::Began if events.first_event_id == 1 => self.phase = Phase::Whole,
             Fence::Current if self.is_jump(events.last_event_id()) => return Verdict::EventIdJump,
             Fence::Began | Fence::Current => {}
         }
@@ -153,34 +175,34 @@ impl<P> Sequencer<P> {
             return Verdict::Seen;
         }
         self.known = self.known.max(last);
-        if let Some(closing) = events.closing {
-            // What came before the end no longer matters, so a shutdown waits for nothing.
-            self.close(closing, steps);
+        if let Some(reason) = events.shutdown {
+            // Events before the end no longer matter, so a shutdown does not wait for them.
+            self.close(reason, steps);
             return Verdict::Applied;
         }
-        if !self.base || events.first_event_id > self.applied + 1 {
+        if !self.has_base || events.first_event_id > self.applied + 1 {
             self.behind_since_ms.get_or_insert(now_ms);
             return self.hold_back(events, now_ms);
         }
         self.apply(events, steps);
-        self.drain(now_ms, steps);
+        self.apply_held_back(now_ms, steps);
         Verdict::Applied
     }
 
-    /// The publisher lives, and has numbered events up to `last_event_id`.
+    /// Takes a heartbeat of a publisher that has numbered events up to `last_event_id`.
     ///
-    /// [`Verdict::Applied`] if exactly that much is applied and the set is whole, so that a digest
-    /// of that event can be compared; [`Verdict::HeldBack`] if events are missing.
+    /// [`Verdict::Applied`]: the set is whole and the effect of exactly these events, so digests can be compared.
+    /// [`Verdict::HeldBack`]: events are missing.
     pub fn on_heartbeat(
         &mut self,
-        speaker: Speaker,
+        incarnation: Incarnation,
         last_event_id: u64,
         now_ms: u64,
         steps: &mut Vec<Step<P>>,
     ) -> Verdict {
-        match self.fence(speaker, now_ms, steps) {
+        match self.fence(incarnation, now_ms, steps) {
             Fence::Refused(verdict) => return verdict,
-            Fence::Began if last_event_id == 0 => self.state = State::Whole,
+            Fence::Began if last_event_id == 0 => self.phase = Phase::Whole,
             Fence::Current if self.is_jump(last_event_id) => return Verdict::EventIdJump,
             Fence::Began | Fence::Current => {}
         }
@@ -189,26 +211,25 @@ impl<P> Sequencer<P> {
             self.behind_since_ms.get_or_insert(now_ms);
             return Verdict::HeldBack;
         }
-        let comparable = last_event_id == self.applied && self.state == State::Whole;
-        if comparable {
+        if last_event_id == self.applied && self.phase == Phase::Whole {
             Verdict::Applied
         } else {
             Verdict::Seen
         }
     }
 
-    /// One part of the worker's whole set arrived.
+    /// Takes one part of a snapshot of the worker's whole set.
     pub fn on_snapshot_part(
         &mut self,
-        speaker: Speaker,
+        incarnation: Incarnation,
         part: SnapshotPart,
         now_ms: u64,
         steps: &mut Vec<Step<P>>,
     ) -> Verdict {
-        match self.fence(speaker, now_ms, steps) {
+        match self.fence(incarnation, now_ms, steps) {
             Fence::Refused(verdict) => return verdict,
             Fence::Began => {
-                self.base = false;
+                self.has_base = false;
                 self.opened_empty = false;
             }
             Fence::Current if self.is_jump(part.as_of) => return Verdict::EventIdJump,
@@ -226,7 +247,7 @@ impl<P> Sequencer<P> {
         }
         let mut assembly = match self.assembly.take() {
             Some(assembly) if assembly.continues(&part) => assembly,
-            _ => Assembly::new(&part),
+            _ => SnapshotAssembly::new(&part),
         };
         match assembly.add(
             part,
@@ -245,132 +266,132 @@ impl<P> Sequencer<P> {
             Progress::Complete => {
                 steps.push(Step::Replace(assembly.into_parts()));
                 self.applied = as_of;
-                self.base = true;
-                self.state = State::Whole;
+                self.has_base = true;
+                self.phase = Phase::Whole;
                 self.forget_jumps();
-                self.drain(now_ms, steps);
+                self.apply_held_back(now_ms, steps);
                 Verdict::Applied
             }
         }
     }
 
-    /// Whether a life that is known cannot have come to this event.
+    /// Whether this event id is implausibly far above the highest known one.
     fn is_jump(&self, event_id: u64) -> bool {
         event_id.saturating_sub(self.known) > EVENT_ID_JUMP_MAX
     }
 
-    /// The first record of a life may name any event, for there is nothing to compare it with. The life's own snapshot is.
+    /// Forgets implausible event ids. The first record of an epoch may name any id, since nothing was there to compare it
+    /// with; the epoch's snapshot is the first that can be compared.
     fn forget_jumps(&mut self) {
         let most = self.applied.saturating_add(EVENT_ID_JUMP_MAX);
-        self.held.retain(|_, events| events.last_event_id() <= most);
+        self.held_back
+            .retain(|_, events| events.last_event_id() <= most);
         if self.known > most {
-            let held = self.held.values().map(Events::last_event_id).max();
-            self.known = held.unwrap_or(0).max(self.applied);
+            let held_back = self.held_back.values().map(Events::last_event_id).max();
+            self.known = held_back.unwrap_or(0).max(self.applied);
         }
     }
 
-    /// The set was found to differ from the publisher's: only a snapshot heals it.
-    pub fn distrust(&mut self, now_ms: u64) {
-        if self.state == State::Whole {
-            self.base = false;
-            self.state = State::Recovering {
-                since_ms: now_ms,
-                given_up: false,
-            };
+    /// Marks the set as wrong, since its digest differs from the publisher's. Only a snapshot corrects it.
+    pub fn on_digest_mismatch(&mut self, now_ms: u64) {
+        if self.phase == Phase::Whole {
+            self.has_base = false;
+            self.recover(now_ms);
         }
     }
 
-    /// Time has passed.
-    pub fn on_tick(&mut self, now_ms: u64, steps: &mut Vec<Step<P>>) -> Elapsed {
+    /// Checks whether a gap or a recovery has lasted too long.
+    pub fn on_tick(&mut self, now_ms: u64, steps: &mut Vec<Step<P>>) -> TickOutcome {
         let outlasted = |since: u64, bound: u64| now_ms.saturating_sub(since) > bound;
-        match self.state {
-            State::Whole => match self.behind_since_ms {
+        match self.phase {
+            Phase::Whole => match self.behind_since_ms {
                 Some(since) if outlasted(since, self.limits.hold_back_ms) => {
                     self.recover(now_ms);
-                    Elapsed::GapOutlasted
+                    TickOutcome::GapTimedOut
                 }
-                _ => Elapsed::Nothing,
+                _ => TickOutcome::Nothing,
             },
-            State::Recovering {
+            Phase::Recovering {
                 since_ms,
                 given_up: false,
             } if outlasted(since_ms, self.limits.recover_ms) => {
                 self.give_up(steps);
-                Elapsed::GivenUp
+                TickOutcome::RecoveryTimedOut
             }
-            State::Recovering { .. } | State::Closed(_) => Elapsed::Nothing,
+            Phase::Recovering { .. } | Phase::Closed(_) => TickOutcome::Nothing,
         }
     }
 
-    /// No log answers: what is missing may lie in one, so a recovery's time begins when one does.
+    /// Restarts the time of a recovery while no log answers: the missing records may be in a log.
     pub fn on_tick_without_log(&mut self, now_ms: u64) {
-        if let State::Recovering {
+        if let Phase::Recovering {
             since_ms,
             given_up: false,
-        } = &mut self.state
+        } = &mut self.phase
         {
             *since_ms = now_ms;
         }
     }
 
-    /// Empty the set and wait for a snapshot, or for every event since the first.
+    /// Empties the set and waits for a snapshot, or for every event since the first.
     pub fn give_up(&mut self, steps: &mut Vec<Step<P>>) {
         steps.push(Step::Empty);
-        // An empty set is the effect of no event, so a log read again from event 1 heals it too.
+        // The empty set is the effect of no event, so a log that is read again from event 1 fills it, too.
         self.applied = 0;
-        self.base = self.opened_empty;
-        self.state = State::Recovering {
+        self.has_base = self.opened_empty;
+        self.phase = Phase::Recovering {
             since_ms: 0,
             given_up: true,
         };
     }
 
-    fn fence(&mut self, speaker: Speaker, now_ms: u64, steps: &mut Vec<Step<P>>) -> Fence {
-        if speaker == self.speaker {
-            return match self.state {
-                State::Closed(_) => Fence::Refused(Verdict::EpochClosed),
+    /// Compares a record's incarnation with the current one; a newer epoch starts over.
+    fn fence(&mut self, incarnation: Incarnation, now_ms: u64, steps: &mut Vec<Step<P>>) -> Fence {
+        if incarnation == self.incarnation {
+            return match self.phase {
+                Phase::Closed(_) => Fence::Refused(Verdict::EpochClosed),
                 _ => Fence::Current,
             };
         }
-        if speaker.epoch < self.speaker.epoch {
+        if incarnation.epoch < self.incarnation.epoch {
             return Fence::Refused(Verdict::OlderEpoch);
         }
-        if speaker.epoch == self.speaker.epoch {
+        if incarnation.epoch == self.incarnation.epoch {
             return Fence::Refused(Verdict::RivalInstance);
         }
-        if speaker.epoch / 1000 > now_ms.saturating_add(EPOCH_AHEAD_MS_MAX) {
+        if incarnation.epoch / 1000 > now_ms.saturating_add(EPOCH_AHEAD_MS_MAX) {
             return Fence::Refused(Verdict::EpochAhead);
         }
         *self = Self::new(self.limits);
-        self.speaker = speaker;
+        self.incarnation = incarnation;
         self.recover(now_ms);
         steps.push(Step::Empty);
         Fence::Began
     }
 
     fn recover(&mut self, now_ms: u64) {
-        self.state = State::Recovering {
+        self.phase = Phase::Recovering {
             since_ms: now_ms,
             given_up: false,
         };
     }
 
     fn hold_back(&mut self, events: Events<P>, now_ms: u64) -> Verdict {
-        // Of two batches that begin alike the longer one is kept; they say the same.
+        // If two batches have the same first event, the longer one contains the other and is kept.
         let first = events.first_event_id;
         if self
-            .held
+            .held_back
             .get(&first)
-            .is_none_or(|held| held.count < events.count)
+            .is_none_or(|held_back| held_back.count < events.count)
         {
-            self.held.insert(first, events);
+            self.held_back.insert(first, events);
         }
-        if self.held.len() <= self.limits.hold_back_batches {
+        if self.held_back.len() <= self.limits.hold_back_batches {
             return Verdict::HeldBack;
         }
-        // A snapshot will be newer than the oldest batch more likely than any other.
-        self.held.pop_first();
-        if self.state == State::Whole {
+        // The oldest batch is the one that the next snapshot most likely contains.
+        self.held_back.pop_first();
+        if self.phase == Phase::Whole {
             self.recover(now_ms);
         }
         Verdict::HeldBackOverflow
@@ -379,7 +400,7 @@ impl<P> Sequencer<P> {
     fn apply(&mut self, events: Events<P>, steps: &mut Vec<Step<P>>) {
         let skip = self.applied + 1 - events.first_event_id;
         self.applied = events.last_event_id();
-        // `skip` is less than `count`, since the last event was not applied yet.
+        // `skip` is less than `count`, since the last event is new.
         let skip = u32::try_from(skip).unwrap_or(events.count);
         steps.push(Step::Apply {
             payload: events.payload,
@@ -387,9 +408,9 @@ impl<P> Sequencer<P> {
         });
     }
 
-    /// Apply what is held back and can be applied now, and see whether anything is still missing.
-    fn drain(&mut self, now_ms: u64, steps: &mut Vec<Step<P>>) {
-        while let Some(entry) = self.held.first_entry() {
+    /// Applies the batches held back that now follow, and updates the phase.
+    fn apply_held_back(&mut self, now_ms: u64, steps: &mut Vec<Step<P>>) {
+        while let Some(entry) = self.held_back.first_entry() {
             if *entry.key() > self.applied + 1 {
                 break;
             }
@@ -409,22 +430,25 @@ impl<P> Sequencer<P> {
             self.behind_since_ms = Some(now_ms);
         } else {
             self.behind_since_ms = None;
-            self.state = State::Whole;
+            self.phase = Phase::Whole;
         }
     }
 
-    fn close(&mut self, closing: Closing, steps: &mut Vec<Step<P>>) {
-        steps.push(Step::Close(closing));
-        self.state = State::Closed(closing);
+    fn close(&mut self, reason: ShutdownReason, steps: &mut Vec<Step<P>>) {
+        steps.push(Step::Close(reason));
+        self.phase = Phase::Closed(reason);
         self.applied = self.known;
         self.behind_since_ms = None;
-        self.held.clear();
+        self.held_back.clear();
         self.assembly = None;
     }
 }
 
+/// The result of comparing a record's incarnation with the current one.
 enum Fence {
+    /// The same incarnation, and its epoch is open.
     Current,
+    /// A newer epoch, which has just begun.
     Began,
     Refused(Verdict),
 }

@@ -1,4 +1,4 @@
-//! The outbox against a model that keeps everything: what the receiver gets is what the rules say.
+//! The outbox against a simple model: a receiver gets exactly the records that the rules allow.
 
 use kvatlas_events::outbox::{Bounds, Outbox, Ticket};
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ const BOUNDS: Bounds = Bounds {
     bytes_max: 40,
 };
 
-/// A record of the tests: when it was pushed, and as what.
+/// A test record: the step at which it was pushed, and its kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Record {
     Numbered(u32),
@@ -51,7 +51,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..80)
 }
 
-/// The rules, told with lists alone: nothing is counted, every question is answered by looking.
+/// The rules on plain lists: nothing is cached, every answer is computed from the lists.
 #[derive(Default)]
 struct Model {
     queue: Vec<(Record, usize)>,

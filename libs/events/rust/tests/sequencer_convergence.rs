@@ -1,12 +1,13 @@
-//! Any interleaving of losses, repetitions and reorderings of a random history, over several lives of
-//! a publisher, keeps the set at exactly the events that are counted as applied, and a snapshot
-//! at the end brings it to the truth.
+//! A random history over several epochs, with records lost, repeated and reordered: the set is always
+//! the effect of exactly the applied events, and a snapshot at the end makes it equal to the publisher's.
 
 use std::collections::BTreeSet;
 
 use kvatlas_events::sequencer::{
-    Digest, Elapsed, Events, Limits, Sequencer, SnapshotPart, Speaker, Standing, Step, TIERS,
+    Events, Incarnation, Limits, Sequencer, SequencerState, SnapshotPart, Step, TickOutcome,
+    TierDigest,
 };
+use kvatlas_types::Tier;
 use proptest::prelude::*;
 
 const LIMITS: Limits = Limits {
@@ -29,19 +30,19 @@ enum Record {
 }
 
 #[derive(Clone, Debug)]
-enum Happening {
-    Record(Speaker, Record),
+enum Arrival {
+    Record(Incarnation, Record),
     Tick(u64),
 }
 
-/// One life: the set after each event, from none to all.
+/// The changes of one epoch, one per event.
 #[derive(Clone, Debug)]
-struct Life {
-    speaker: Speaker,
+struct Epoch {
+    incarnation: Incarnation,
     changes: Vec<Change>,
 }
 
-impl Life {
+impl Epoch {
     fn set_at(&self, event_id: u64) -> Set {
         let mut set = Set::new();
         for &(hash, stored) in &self.changes[..usize::try_from(event_id).unwrap()] {
@@ -60,8 +61,8 @@ impl Life {
 
     fn snapshot(&self, as_of: u64, cut: usize) -> Vec<Record> {
         let hashes: Vec<u64> = self.set_at(as_of).into_iter().collect();
-        let mut digests = [Digest::default(); TIERS];
-        digests[0] = Digest::of(&hashes);
+        let mut digests = [TierDigest::default(); Tier::COUNT];
+        digests[0] = TierDigest::of(&hashes);
         let mut cuts: Vec<&[u64]> = hashes.chunks(hashes.len().div_ceil(cut).max(1)).collect();
         if cuts.is_empty() {
             cuts.push(&[]);
@@ -79,7 +80,7 @@ impl Life {
     }
 
     /// Everything its publisher might ever send, in order, cut by the given numbers.
-    fn records(&self, cuts: &[usize]) -> Vec<Happening> {
+    fn records(&self, cuts: &[usize]) -> Vec<Arrival> {
         let mut records = Vec::new();
         let mut rest = &self.changes[..];
         let mut first = 1;
@@ -102,45 +103,47 @@ impl Life {
         }
         records
             .into_iter()
-            .map(|record| Happening::Record(self.speaker, record))
+            .map(|record| Arrival::Record(self.incarnation, record))
             .collect()
     }
 }
 
 struct World {
-    lives: Vec<Life>,
+    epochs: Vec<Epoch>,
     sequencer: Sequencer<Vec<Change>>,
     set: Set,
     now_ms: u64,
 }
 
 impl World {
-    fn happen(&mut self, happening: &Happening) {
+    fn arrive(&mut self, arrival: &Arrival) {
         let mut steps = Vec::new();
-        match happening {
-            Happening::Tick(passed_ms) => {
+        match arrival {
+            Arrival::Tick(passed_ms) => {
                 self.now_ms += passed_ms;
-                let elapsed = self.sequencer.on_tick(self.now_ms, &mut steps);
-                assert_eq!(elapsed == Elapsed::GivenUp, !steps.is_empty());
+                let outcome = self.sequencer.on_tick(self.now_ms, &mut steps);
+                assert_eq!(outcome == TickOutcome::RecoveryTimedOut, !steps.is_empty());
             }
-            Happening::Record(speaker, record) => {
-                let (speaker, now_ms, steps) = (*speaker, self.now_ms, &mut steps);
+            Arrival::Record(incarnation, record) => {
+                let (incarnation, now_ms, steps) = (*incarnation, self.now_ms, &mut steps);
                 match record.clone() {
                     Record::Heartbeat(last) => {
-                        self.sequencer.on_heartbeat(speaker, last, now_ms, steps)
+                        self.sequencer
+                            .on_heartbeat(incarnation, last, now_ms, steps)
                     }
-                    Record::Part(part) => self
-                        .sequencer
-                        .on_snapshot_part(speaker, part, now_ms, steps),
+                    Record::Part(part) => {
+                        self.sequencer
+                            .on_snapshot_part(incarnation, part, now_ms, steps)
+                    }
                     Record::Events { first, changes } => {
                         let count = u32::try_from(changes.len()).unwrap();
                         let events = Events {
                             first_event_id: first,
                             count,
-                            closing: None,
+                            shutdown: None,
                             payload: changes,
                         };
-                        self.sequencer.on_events(speaker, events, now_ms, steps)
+                        self.sequencer.on_events(incarnation, events, now_ms, steps)
                     }
                 };
             }
@@ -164,63 +167,69 @@ impl World {
             Step::Replace(parts) => {
                 self.set = parts.into_iter().flat_map(|part| part.hashes).collect();
             }
-            Step::Close(closing) => panic!("nobody closed, but {closing:?}"),
+            Step::Close(reason) => panic!("nobody closed, but {reason:?}"),
         }
     }
 
-    fn life(&self) -> Option<&Life> {
-        self.lives
+    fn epoch(&self) -> Option<&Epoch> {
+        self.epochs
             .iter()
-            .find(|life| life.speaker == self.sequencer.speaker())
+            .find(|epoch| epoch.incarnation == self.sequencer.incarnation())
     }
 
     /// The set is the effect of the applied events, no more, no less, at every moment.
     fn check(&self) {
-        let Some(life) = self.life() else {
+        let Some(epoch) = self.epoch() else {
             assert!(self.set.is_empty());
             return;
         };
-        assert_eq!(self.set, life.set_at(self.sequencer.applied()));
-        assert!(self.sequencer.known() <= life.last());
+        assert_eq!(self.set, epoch.set_at(self.sequencer.applied()));
+        assert!(self.sequencer.known() <= epoch.last());
         assert!(self.sequencer.applied() <= self.sequencer.known());
     }
 }
 
-fn lives() -> impl Strategy<Value = Vec<Life>> {
+fn epochs() -> impl Strategy<Value = Vec<Epoch>> {
     let changes = prop::collection::vec((0..12u64, prop::bool::weighted(0.65)), 1..30);
     prop::collection::vec(changes, 1..4).prop_map(|histories| {
-        let life = |(number, changes)| {
-            let speaker = Speaker {
+        let epoch = |(number, changes)| {
+            let incarnation = Incarnation {
                 epoch: 10 + number,
                 instance: number,
             };
-            Life { speaker, changes }
+            Epoch {
+                incarnation,
+                changes,
+            }
         };
-        (0u64..).zip(histories).map(life).collect()
+        (0u64..).zip(histories).map(epoch).collect()
     })
 }
 
-/// What arrives: any records of any life, in nearly any order, some never, some often.
-fn history() -> impl Strategy<Value = (Vec<Life>, Vec<Happening>)> {
+/// Records of any epoch in nearly any order, some never, some repeatedly.
+fn history() -> impl Strategy<Value = (Vec<Epoch>, Vec<Arrival>)> {
     let cuts = prop::collection::vec(0..7usize, 1..6);
-    (lives(), cuts).prop_flat_map(|(lives, cuts)| {
-        let sent: Vec<Happening> = lives.iter().flat_map(|life| life.records(&cuts)).collect();
+    (epochs(), cuts).prop_flat_map(|(epochs, cuts)| {
+        let sent: Vec<Arrival> = epochs
+            .iter()
+            .flat_map(|epoch| epoch.records(&cuts))
+            .collect();
         let last = sent.len() as i64 - 1;
         // Each arrival takes the record at its own place, give or take a few, so that orders are
         // disturbed as transports disturb them and not beyond all recognition.
         let arrivals = prop::collection::vec((0..=last, -3..=3i64, 0..40u64), 0..3 * sent.len());
-        (Just(lives), Just(sent), arrivals, any::<bool>()).prop_map(
-            move |(lives, sent, mut arrivals, in_order)| {
+        (Just(epochs), Just(sent), arrivals, any::<bool>()).prop_map(
+            move |(epochs, sent, mut arrivals, in_order)| {
                 if in_order {
                     arrivals.sort_unstable();
                 }
                 let arrive = |(place, shift, tick): (i64, i64, u64)| {
                     let place = usize::try_from((place + shift).clamp(0, last)).unwrap();
-                    let tick = (tick < 12).then_some(Happening::Tick(tick * 10));
+                    let tick = (tick < 12).then_some(Arrival::Tick(tick * 10));
                     tick.into_iter().chain([sent[place].clone()])
                 };
-                let happenings = arrivals.into_iter().flat_map(arrive).collect();
-                (lives, happenings)
+                let arrived = arrivals.into_iter().flat_map(arrive).collect();
+                (epochs, arrived)
             },
         )
     })
@@ -234,34 +243,34 @@ proptest! {
     })]
 
     #[test]
-    fn whatever_is_lost_repeated_or_reordered_a_snapshot_brings_the_truth(
-        (lives, happenings) in history()
+    fn whatever_is_lost_repeated_or_reordered_a_snapshot_corrects_the_set(
+        (epochs, arrived) in history()
     ) {
-        let truth = lives.last().cloned().expect("at least one life");
+        let truth = epochs.last().cloned().expect("at least one epoch");
         let mut world = World {
-            lives,
+            epochs,
             sequencer: Sequencer::new(LIMITS),
             set: Set::new(),
             now_ms: NOW_MS,
         };
-        for happening in &happenings {
-            world.happen(happening);
+        for arrival in &arrived {
+            world.arrive(arrival);
         }
         // Whatever is known to exist and was not applied is not passed over in silence.
-        world.happen(&Happening::Tick(LIMITS.hold_back_ms + 1));
+        world.arrive(&Arrival::Tick(LIMITS.hold_back_ms + 1));
         if world.sequencer.applied() < world.sequencer.known() {
-            prop_assert_eq!(world.sequencer.standing(), Standing::Recovering);
+            prop_assert_eq!(world.sequencer.state(), SequencerState::Recovering);
         }
         // The publisher beats, and is asked for a snapshot unless all is well.
-        world.happen(&Happening::Record(truth.speaker, Record::Heartbeat(truth.last())));
-        world.happen(&Happening::Tick(LIMITS.hold_back_ms + 1));
+        world.arrive(&Arrival::Record(truth.incarnation, Record::Heartbeat(truth.last())));
+        world.arrive(&Arrival::Tick(LIMITS.hold_back_ms + 1));
         if world.sequencer.needs_snapshot() {
             for part in truth.snapshot(truth.last(), 3) {
-                world.happen(&Happening::Record(truth.speaker, part));
+                world.arrive(&Arrival::Record(truth.incarnation, part));
             }
         }
-        prop_assert_eq!(world.sequencer.standing(), Standing::Whole);
-        prop_assert_eq!(world.sequencer.speaker(), truth.speaker);
+        prop_assert_eq!(world.sequencer.state(), SequencerState::Whole);
+        prop_assert_eq!(world.sequencer.incarnation(), truth.incarnation);
         prop_assert_eq!(world.set, truth.set_at(truth.last()));
         prop_assert_eq!(world.sequencer.held_back_events(), 0);
     }

@@ -2,8 +2,6 @@
 
 from kvatlas_events.claims import Claim, ClaimRegister
 from kvatlas_events.codec import (
-    MalformedRecord,
-    decode_batch,
     digest,
     encode_batch,
     encode_header,
@@ -31,17 +29,14 @@ from kvatlas_events.model import (
     Hashes,
     Header,
     Heartbeat,
-    Load,
     Remove,
     Shutdown,
     ShutdownReason,
     SnapshotPart,
     Store,
-    Tier,
-    TierDigest,
-    Worker,
 )
 from kvatlas_events.urls import LOG_SERVER_URLS, open_claims, open_prober, open_reader, open_writers
+from kvatlas_wire import Load, Tier, TierDigest, WorkerKey
 
 __all__ = [
     "BATCH_EVENTS_MAX",
@@ -66,7 +61,6 @@ __all__ = [
     "LogSlice",
     "LogUnavailable",
     "LogWriter",
-    "MalformedRecord",
     "RecordsRejected",
     "Remove",
     "Shutdown",
@@ -75,8 +69,7 @@ __all__ = [
     "Store",
     "Tier",
     "TierDigest",
-    "Worker",
-    "decode_batch",
+    "WorkerKey",
     "digest",
     "encode_batch",
     "encode_header",

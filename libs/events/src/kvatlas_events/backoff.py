@@ -1,15 +1,15 @@
-"""How long to wait before the next attempt."""
+"""Exponential backoff with jitter."""
 
 import random
 
 
 class Backoff:
-    """Doubling pauses with jitter, so that a fleet does not come back in step.
+    """Pauses that double; the jitter keeps the members of a fleet from retrying in step.
 
     Args:
-        s_min: the first pause, in seconds, before jitter.
-        s_max: no pause is longer.
-        rng: of the jitter, which takes up to half of a pause away.
+        s_min: first pause before jitter, in seconds.
+        s_max: longest pause, in seconds.
+        rng: source of the jitter, which takes up to half of a pause away.
     """
 
     def __init__(self, s_min: float, s_max: float, rng: random.Random) -> None:
@@ -19,11 +19,11 @@ class Backoff:
         self._s = s_min
 
     def next_s(self) -> float:
-        """Return the pause before the next attempt, and lengthen the one after it."""
+        """Return the pause before the next attempt, and double the one after it."""
         pause_s = self._s * (1 - self._rng.random() / 2)
         self._s = min(self._s * 2, self._s_max)
         return pause_s
 
     def reset(self) -> None:
-        """Begin again with the first pause: an attempt has worked."""
+        """Start again with the first pause, after an attempt that worked."""
         self._s = self._s_min

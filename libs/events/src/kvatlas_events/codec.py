@@ -1,17 +1,14 @@
-"""Between the model and the bytes of a record; the only file here that knows generated code.
+"""Encodes batches as records; the only file here that uses generated code.
 
-Decoding believes nothing: what is not exactly one well-formed batch is a `MalformedRecord` that
-says what is wrong with it. Encoding refuses, with `ValueError`, what decoding would.
+Encoding raises `ValueError` for whatever an indexer would reject.
 
-A hash array crosses without a Python object per hash: encoding parses a packed field built from
-the array's own bytes, nine times as fast as `extend(array.tolist())` for 65,536 hashes; decoding
-copies through the repeated field's array interface.
+A hash array is encoded without a Python object per hash: protobuf parses a packed field made of the
+array's bytes. That is nine times as fast as `extend(array.tolist())` for 65,536 hashes.
 """
 
 from collections.abc import Iterable, Mapping
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from kvatlas_events.model import (
     BATCH_EVENTS_MAX,
@@ -24,44 +21,29 @@ from kvatlas_events.model import (
     Hashes,
     Header,
     Heartbeat,
-    Load,
     Remove,
     Shutdown,
     ShutdownReason,
     SnapshotPart,
     Store,
-    Tier,
-    TierDigest,
-    Worker,
 )
-from kvatlas_wire import FrameError, open_record, seal_record
+from kvatlas_wire import Tier, TierDigest, bytes_field, seal_record
 from kvatlas_wire.v1 import events_pb2 as pb
 
-_TIERS = {
-    Tier.DEVICE: pb.TIER_DEVICE,
-    Tier.HOST: pb.TIER_HOST,
-    Tier.DISK: pb.TIER_DISK,
-    Tier.REMOTE: pb.TIER_REMOTE,
-}
-_TIERS_BACK: dict[int, Tier] = {number: tier for tier, number in _TIERS.items()}
+_TIERS = {tier: pb.Tier.Value(f"TIER_{tier.name}") for tier in Tier}
 _REASONS = {
     ShutdownReason.ENGINE_GONE: pb.Shutdown.REASON_ENGINE_GONE,
     ShutdownReason.PUBLISHER_LEAVING: pb.Shutdown.REASON_PUBLISHER_LEAVING,
 }
-_REASONS_BACK: dict[int, ShutdownReason] = {number: reason for reason, number in _REASONS.items()}
-
-
-class MalformedRecord(ValueError):  # noqa: N818 - named for what it is, as the log's readers say it
-    """The bytes are no batch of ours; the message says what is wrong. Nothing of it may be used."""
 
 
 def digest(hashes: Hashes) -> int:
-    """Return the XOR of `hashes`; 0 of none."""
+    """Return the XOR of `hashes`; 0 for none."""
     return int(np.bitwise_xor.reduce(hashes, initial=np.uint64(0)))
 
 
 def encode_header(header: Header) -> bytes:
-    """Return the bytes of a header by itself, for those who write records from columns."""
+    """Return the bytes of a header alone, for native code that writes records."""
     return _encode_header(header).SerializeToString()
 
 
@@ -78,7 +60,7 @@ def encode_batch(batch: Batch) -> bytes:
         message.snapshot.CopyFrom(_encode_snapshot(batch.snapshot))
     if batch.heartbeat is not None:
         message.heartbeat.CopyFrom(_encode_heartbeat(batch.heartbeat))
-    if wrong := _shape_error(message):
+    if wrong := contract_error(message):
         raise ValueError(wrong)
     record = seal_record(message.SerializeToString())
     if len(record) > RECORD_BYTES_MAX:
@@ -86,42 +68,13 @@ def encode_batch(batch: Batch) -> bytes:
     return record
 
 
-def decode_batch(record: bytes) -> Batch:
-    """Return the batch that `record` carries.
-
-    Raises:
-        MalformedRecord: not a record, corrupt, or a batch that breaks the contract.
-    """
-    message = _open(record)
-    if wrong := _shape_error(message):
-        raise MalformedRecord(wrong)
-    return Batch(
-        header=_decode_header(message.header),
-        first_event_id=message.first_event_id,
-        events=tuple(_decode_event(event) for event in message.events),
-        snapshot=_decode_snapshot(message.snapshot) if message.HasField("snapshot") else None,
-        heartbeat=_decode_heartbeat(message.heartbeat) if message.HasField("heartbeat") else None,
-    )
-
-
-def _open(record: bytes) -> pb.Batch:
-    if len(record) > RECORD_BYTES_MAX:
-        raise MalformedRecord(f"a record of {len(record)} bytes; at most {RECORD_BYTES_MAX}")
-    try:
-        return pb.Batch.FromString(open_record(record))
-    except FrameError as error:
-        raise MalformedRecord(str(error)) from error
-    except DecodeError as error:
-        raise MalformedRecord("the payload is not an encoded batch") from error
-
-
 def snapshot_records(
     header: Header, as_of_event_id: int, hashes: Mapping[Tier, Hashes]
 ) -> list[bytes]:
     """Return the sealed records of a whole snapshot: `hashes` by tier, cut into parts.
 
-    Tiers come from near to far; the hashes of one keep their order. An empty mirror is one part
-    without hashes.
+    Tiers come from near to far, and hashes keep their order. An empty mirror gives one part without
+    hashes.
     """
     held = [(tier, hashes[tier]) for tier in Tier if tier in hashes and len(hashes[tier])]
     digests = tuple(TierDigest(tier, len(array), digest(array)) for tier, array in held)
@@ -148,8 +101,8 @@ def snapshot_records(
     ]
 
 
-def _shape_error(message: pb.Batch) -> str | None:
-    """Say which rule of the contract between kinds and limits the batch breaks, if any."""
+def contract_error(message: pb.Batch) -> str | None:
+    """Return the rule of the contract that the batch breaks, if any."""
     if not (message.HasField("header") and message.header.HasField("worker")):
         return "a batch without a header that names its worker"
     kinds = [
@@ -212,19 +165,6 @@ def _encode_header(header: Header) -> pb.Header:
     )
 
 
-def _decode_header(message: pb.Header) -> Header:
-    return Header(
-        worker=Worker(message.worker.worker_id, message.worker.dp_rank),
-        epoch=message.epoch,
-        instance_id=message.instance_id,
-        cell=message.cell,
-        model=message.model,
-        block_size=message.block_size,
-        hash_contract=message.hash_contract,
-        publisher=message.publisher,
-    )
-
-
 def _encode_event(event: Event) -> pb.Event:
     match event:
         case Store():
@@ -246,27 +186,6 @@ def _encode_event(event: Event) -> pb.Event:
             return pb.Event(shutdown=pb.Shutdown(reason=_REASONS[event.reason]))
 
 
-def _decode_event(message: pb.Event) -> Event:
-    match message.WhichOneof("kind"):
-        case "store":
-            store = message.store
-            parent = store.parent_sequence_hash if store.HasField("parent_sequence_hash") else None
-            return Store(parent, _unpacked(store.sequence_hashes), _decode_tier(store.tier))
-        case "remove":
-            remove = message.remove
-            return Remove(_unpacked(remove.sequence_hashes), _decode_tier(remove.tier))
-        case "clear":
-            clear = message.clear
-            return Clear(_decode_tier(clear.tier) if clear.HasField("tier") else None)
-        case "shutdown":
-            reason = _REASONS_BACK.get(message.shutdown.reason)
-            if reason is None:
-                raise MalformedRecord(f"a shutdown of unknown reason {message.shutdown.reason}")
-            return Shutdown(reason)
-        case None:
-            raise MalformedRecord("an event of no kind that this build knows")
-
-
 def _encode_snapshot(snapshot: SnapshotPart) -> pb.Snapshot:
     message = pb.Snapshot(
         as_of_event_id=snapshot.as_of_event_id,
@@ -279,17 +198,6 @@ def _encode_snapshot(snapshot: SnapshotPart) -> pb.Snapshot:
         _packed(pb.Snapshot.SEQUENCE_HASHES_FIELD_NUMBER, snapshot.sequence_hashes)
     )
     return message
-
-
-def _decode_snapshot(message: pb.Snapshot) -> SnapshotPart:
-    return SnapshotPart(
-        as_of_event_id=message.as_of_event_id,
-        part=message.part,
-        parts=message.parts,
-        tier=_decode_tier(message.tier),
-        sequence_hashes=_unpacked(message.sequence_hashes),
-        digests=_decode_digests(message.digests),
-    )
 
 
 def _encode_heartbeat(heartbeat: Heartbeat) -> pb.Heartbeat:
@@ -313,27 +221,6 @@ def _encode_heartbeat(heartbeat: Heartbeat) -> pb.Heartbeat:
     )
 
 
-def _decode_heartbeat(message: pb.Heartbeat) -> Heartbeat:
-    load = message.load
-    return Heartbeat(
-        last_event_id=message.last_event_id,
-        digests=_decode_digests(message.digests),
-        load=Load(
-            requests_running=load.requests_running,
-            requests_waiting=load.requests_waiting,
-            kv_usage=load.kv_usage,
-        )
-        if message.HasField("load")
-        else None,
-        capacity_blocks=message.capacity_blocks,
-        engine_url=message.engine_url,
-        publisher_rpc=message.publisher_rpc,
-        role=message.role,
-        labels=dict(message.labels),
-        sent_unix_us=message.sent_unix_us,
-    )
-
-
 def _encode_digests(digests: Iterable[TierDigest]) -> list[pb.TierDigest]:
     return [
         pb.TierDigest(tier=_TIERS[each.tier], blocks=each.blocks, digest=each.digest)
@@ -341,28 +228,5 @@ def _encode_digests(digests: Iterable[TierDigest]) -> list[pb.TierDigest]:
     ]
 
 
-def _decode_digests(messages: Iterable[pb.TierDigest]) -> tuple[TierDigest, ...]:
-    return tuple(TierDigest(_decode_tier(m.tier), m.blocks, m.digest) for m in messages)
-
-
-def _decode_tier(number: int) -> Tier:
-    tier = _TIERS_BACK.get(number)
-    if tier is None:
-        raise MalformedRecord(f"a block on unknown tier {number}")
-    return tier
-
-
 def _packed(field_number: int, hashes: Hashes) -> bytes:
-    """Return the wire bytes of a `repeated fixed64` field; little-endian, as protobuf has it."""
-    content = hashes.astype("<u8", copy=False).tobytes()
-    length = len(content)
-    head = bytearray([field_number << 3 | 2])  # wire type 2: length-delimited
-    while length >= 0x80:  # noqa: PLR2004 - the continuation bit of a varint
-        head.append(length & 0x7F | 0x80)
-        length >>= 7
-    head.append(length)
-    return bytes(head) + content
-
-
-def _unpacked(field: Iterable[int]) -> Hashes:
-    return np.array(field, dtype=np.uint64)
+    return bytes_field(field_number, hashes.astype("<u8", copy=False).tobytes())

@@ -1,18 +1,16 @@
-"""From one worker's outbox to one log writer.
+"""Delivers one worker's records from its outbox to one log writer.
 
-Every pair of worker and destination has a delivery of its own, so that a destination that stalls
-fills one outbox and costs no other one anything. `push` never waits: it is called on the path of
-the engine's events.
+Each pair of worker and destination has its own delivery, so a destination that stalls fills its own
+outbox only. `push` never waits, because it is called on the path of the engine's events.
 
-A destination that missed records is brought back by a snapshot, which is taken in the same instant
-as it is queued, so that the records pushed after it continue it exactly. It is asked for only when
-the destination answers again, for a snapshot of a destination that stays away grows stale while it
-waits. That is so when
+A destination that missed records gets a snapshot. The snapshot is taken at the moment it is queued,
+so the records pushed after it continue it exactly. It is taken only when the destination answers
+again, because an earlier one would be outdated by then. A destination misses records when
 
 - the outbox overflowed,
-- the receiver says that it cannot continue (`Appended.needs_snapshot`), at most once in a while: a
-  receiver that is over its memory budget says so for ever, or
-- the log is another one than before (`Appended.identity`): all that was appended is gone.
+- the receiver cannot continue (`Appended.needs_snapshot`); repeated requests are rate-limited,
+  because a receiver that is over its memory budget always asks, or
+- the log's identity changed (`Appended.identity`): everything appended before is lost.
 """
 
 import asyncio
@@ -24,32 +22,32 @@ from dataclasses import dataclass
 
 from kvatlas_events.backoff import Backoff
 from kvatlas_events.log import Appended, LogUnavailable, LogWriter, RecordsRejected
-from kvatlas_events.model import Worker
 from kvatlas_native import Outbox
+from kvatlas_wire import WorkerKey
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliverySettings:
-    """Bounds and times of a delivery; `_s` is seconds."""
+    """Bounds and times of a delivery; `_s`: in seconds."""
 
     queue_records_max: int = 16_384
     queue_bytes_max: int = 64 << 20
     append_records_max: int = 512
     append_bytes_max: int = 4 << 20
     flush_s: float = 0.001
-    """A record that finds the outbox empty waits so long for company; 0: not at all."""
+    """Time that the first record in an empty outbox waits for more; 0: sent at once."""
     retry_s_min: float = 0.05
     retry_s_max: float = 5.0
     snapshot_s_min: float = 0.5
-    """Between two snapshots that the receiver asks for; doubles while it is not content."""
+    """Pause between snapshots that the receiver asks for; doubles while it asks again."""
     snapshot_s_max: float = 60.0
 
 
 @dataclass(slots=True)
 class DeliveryCounts:
-    """What a delivery did since it was made; only ever counted up."""
+    """Counters of a delivery since its creation."""
 
     appended_records: int = 0
     appended_bytes: int = 0
@@ -62,24 +60,24 @@ class DeliveryCounts:
 class Delivery:
     """Delivers one worker's records to one writer, until it is closed.
 
-    The owner runs `run()` as a task and calls the rest from the same event loop. The writer stays
-    the owner's: deliveries may share it.
+    The owner runs `run()` as a task and calls the other methods on the same event loop. The owner
+    also closes the writer, because deliveries may share it.
 
     Args:
-        worker: whose records these are.
-        writer: where they go.
+        worker: worker whose records these are.
+        writer: destination.
         snapshot: returns the records of a snapshot of this moment. Called on the event loop.
-        rejected: told of every `RecordsRejected`; the records are given up. What it raises ends
-            `run`. None: `run` raises the rejection itself.
+        rejected: called with every `RecordsRejected`; the records are dropped. An error that it
+            raises ends `run`. None: `run` raises the rejection itself.
         settings: bounds and times.
-        rng: of the jitter.
-        sleep: waits for so many seconds; of the backoff.
-        monotonic_s: a clock; of the time between snapshots.
+        rng: source of the jitter.
+        sleep: waits for a number of seconds, for the backoff.
+        monotonic_s: clock for the time between snapshots, in seconds.
     """
 
     def __init__(
         self,
-        worker: Worker,
+        worker: WorkerKey,
         writer: LogWriter,
         *,
         snapshot: Callable[[], Sequence[bytes]],
@@ -93,7 +91,7 @@ class Delivery:
         self.writer = writer
         self.counts = DeliveryCounts()
         self.unavailable: str | None = None
-        """Why the writer does not answer; None while it does, or before it has been asked."""
+        """Reason why the writer does not answer; None while it answers, or before the first call."""
         self._settings = settings = settings or DeliverySettings()
         rng = rng or random.Random()
         self._snapshot = snapshot
@@ -115,32 +113,32 @@ class Delivery:
 
     @property
     def queued_records(self) -> int:
-        """Records that wait, or are under way and not acknowledged; heartbeats apart."""
+        """Records that wait or are not acknowledged yet, without heartbeats."""
         return self._outbox.queued_records
 
     @property
     def queued_bytes(self) -> int:
-        """The bytes of the queued records."""
+        """Bytes of the queued records."""
         return self._outbox.queued_bytes
 
     @property
     def overflows(self) -> int:
-        """How often the outbox overflowed and dropped what it held."""
+        """Number of times that the outbox overflowed and dropped its records."""
         return self._outbox.overflows
 
     def push(self, record: bytes) -> None:
-        """Queue a numbered record, or drop it while a snapshot is due anyway."""
+        """Queue a numbered record; drop it while a snapshot is due anyway."""
         if not self._outbox.push(record):
             self.counts.dropped_records += 1
         self._notify()
 
     def push_heartbeat(self, record: bytes) -> None:
-        """Send `record` when all that is queued has been, unless a newer one comes first."""
+        """Send `record` after everything queued, unless a newer heartbeat replaces it."""
         self._outbox.push_heartbeat(record)
         self._notify()
 
     def require_snapshot(self) -> None:
-        """Drop what is queued and send a snapshot instead: the start of an epoch, for one."""
+        """Drop the queued records and send a snapshot instead, for example at the start of an epoch."""
         self._outbox.require_snapshot()
         self._notify()
 
@@ -148,15 +146,15 @@ class Delivery:
         """Deliver until `close`, or until cancelled.
 
         Raises:
-            RecordsRejected: if nobody else was to be told.
+            RecordsRejected: if `rejected` is None.
         """
         self._task = asyncio.current_task()
         try:
-            while await self._work():
+            while await self._wait_for_work():
                 if not await self._answers():
                     continue
                 if self._outbox.awaits_snapshot:
-                    # No await between these two: the snapshot is of the moment it is queued.
+                    # No await between these two: the snapshot must be queued at the moment it is taken.
                     self._outbox.push_snapshot(self._snapshot())
                     self.counts.snapshots += 1
                 await self._append()
@@ -165,10 +163,10 @@ class Delivery:
             self._ended.set()
 
     async def close(self, drain_s: float) -> bool:
-        """Deliver what is queued for at most `drain_s` seconds, then end `run`.
+        """Deliver the queued records for at most `drain_s` seconds, then end `run`.
 
-        True: everything was acknowledged, what was due as a snapshot too. Push nothing after it.
-        `run` must have been started as a task, though it need not have begun.
+        Returns True if everything was acknowledged, also a snapshot that was due. Push nothing
+        afterwards. `run` must have been started as a task; it need not have begun.
         """
         self._closing = True
         self._notify()
@@ -194,8 +192,8 @@ class Delivery:
         ):
             self._full.set()
 
-    async def _work(self) -> bool:
-        """Wait until there is something to do; False: nothing is left, and it is closed."""
+    async def _wait_for_work(self) -> bool:
+        """Wait until there is something to send; False: closed, and nothing is left."""
         while not self._has_work():
             if self._closing:
                 return False
@@ -204,7 +202,7 @@ class Delivery:
             await self._wake.wait()
             if self._settings.flush_s <= 0:
                 continue
-            # What comes first waits a little; what piled up during an append has waited already.
+            # The first record waits a little; records that came during an append have waited already.
             try:
                 async with asyncio.timeout(self._settings.flush_s):
                     await self._full.wait()
@@ -213,13 +211,13 @@ class Delivery:
         return True
 
     async def _answers(self) -> bool:
-        """Make sure, before a snapshot is taken, that somebody is there to get it."""
+        """Check before a snapshot is taken that the writer answers."""
         if not self._outbox.awaits_snapshot:
             return True
         try:
             appended = await self._attempt([])
         except RecordsRejected as error:
-            await self._tell(error)
+            await self._reject(error)
             return False
         if appended is not None:
             self._identity = appended.identity
@@ -230,32 +228,32 @@ class Delivery:
             self._settings.append_records_max, self._settings.append_bytes_max
         )
         if peeked is None:
-            return  # a snapshot of nothing
+            return  # an empty snapshot
         ticket, records = peeked
         try:
             appended = await self._attempt(records)
         except RecordsRejected as error:
             self.counts.rejected_records += len(records)
-            await self._tell(error, given_up=ticket)
+            await self._reject(error, ticket=ticket)
             return
         if appended is None:
             return
         self._outbox.acknowledge(ticket)
         self.counts.appended_records += len(records)
         self.counts.appended_bytes += sum(map(len, records))
-        self._heed(appended)
+        self._on_acknowledged(appended)
 
-    async def _tell(self, rejection: RecordsRejected, *, given_up: int | None = None) -> None:
-        """Tell the owner of a rejection, let go of what was rejected, and pause."""
+    async def _reject(self, rejection: RecordsRejected, *, ticket: int | None = None) -> None:
+        """Report a rejection to the owner, drop the rejected records, and pause."""
         if self._rejected is None:
             raise rejection
         self._rejected(rejection)
-        if given_up is not None:
-            self._outbox.acknowledge(given_up)
+        if ticket is not None:
+            self._outbox.acknowledge(ticket)
         await self._sleep(self._retry.next_s())
 
     async def _attempt(self, records: Sequence[bytes]) -> Appended | None:
-        """Append once; None: the writer was unavailable, and the pause is over."""
+        """Append once; None: the writer was unavailable, and the backoff has passed."""
         try:
             appended = await self.writer.append(records)
         except LogUnavailable as error:
@@ -271,15 +269,15 @@ class Delivery:
         self._retry.reset()
         return appended
 
-    def _heed(self, appended: Appended) -> None:
-        """Do what the acknowledgement asks for."""
+    def _on_acknowledged(self, appended: Appended) -> None:
+        """Require a snapshot if the acknowledgement calls for one."""
         before, self._identity = self._identity, appended.identity
         if before not in {None, appended.identity}:
             _log.warning("%s lost its data; sending worker %s again", self.writer.name, self.worker)
             self._outbox.require_snapshot()
             return
         if self._outbox.holds_snapshot or self._outbox.awaits_snapshot:
-            return  # what is demanded is on its way
+            return  # a snapshot is on its way
         if self.worker not in appended.needs_snapshot:
             self._snapshot_pause.reset()
             return

@@ -1,36 +1,36 @@
-"""The event log as the services see it: who appends, who reads, and what can go wrong.
+"""The event log as services see it: who appends, who reads, and what can go wrong.
 
 A log takes records as opaque bytes, keeps the order of each writer, and gives every reader all of
-them. It may give a record twice, never two in the wrong order of one writer, and it may forget
-its oldest ones: then the reader is told (`LogSlice.trimmed`), and the sequencer recovers.
+them. It may give a record twice, but never two records of one writer in the wrong order. It may
+forget its oldest records: then the reader is told (`LogSlice.trimmed`), and the sequencer recovers.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvatlas_events.model import Worker
+from kvatlas_wire import WorkerKey
 
 
 class LogUnavailable(Exception):  # noqa: N818 - the contract's name
-    """The log does not answer. Nothing is known of the records: append the same ones again.
+    """The log does not answer, and the records may or may not be stored: append the same ones again.
 
-    The message names the address, without credentials, and what was wrong.
+    The message names the address, without credentials, and the failure.
     """
 
 
 class RecordsRejected(Exception):  # noqa: N818 - the contract's name
-    """The receiver will not take these records, whenever they are sent; the message says why."""
+    """The receiver will never take these records; the message says why."""
 
 
 class Fenced(RecordsRejected):
-    """The worker has a later life already.
+    """The worker already has a later epoch.
 
-    It is another publisher's, or the caller's own, which the receiver knows from another transport.
+    The epoch is another publisher's, or the caller's own, known from another transport.
     """
 
     def __init__(
-        self, name: str, worker: Worker, epoch: int, rival_epoch: int, *, rival: str = ""
+        self, name: str, worker: WorkerKey, epoch: int, rival_epoch: int, *, rival: str = ""
     ) -> None:
         theirs = f"{rival_epoch} of publisher {rival}" if rival else f"{rival_epoch}"
         super().__init__(f"{name}: worker {worker} is in epoch {theirs} already; ours is {epoch}")
@@ -41,17 +41,17 @@ class Fenced(RecordsRejected):
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """The receiver's acknowledgement of one `append`."""
+    """Acknowledgement of one `append`."""
 
-    needs_snapshot: frozenset[Worker] = frozenset()
-    """Workers whose history the receiver cannot continue: only a snapshot helps."""
+    needs_snapshot: frozenset[WorkerKey] = frozenset()
+    """Workers that the receiver can continue only from a snapshot."""
     identity: str | None = None
-    """Of the log, if it has one. Another than before: all that was appended earlier is gone."""
+    """Identity of the log, if it has one. If it changes, everything appended before is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """A place in one log: `entry` has been read. Of use only in the log of the same identity."""
+    """A position in one log: `entry` has been read. Valid only in the log of that identity."""
 
     identity: str
     entry: str
@@ -59,30 +59,30 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSlice:
-    """What one `read` gave: records in log order."""
+    """Records that one `read` returned, in log order."""
 
     records: Sequence[bytes]
     appended_unix_ms: Sequence[int]
-    """The log's clock when it took each record, parallel to `records`."""
+    """The log's clock at the append of each record, parallel to `records`."""
     at_head: bool
-    """The log held nothing newer when this was read."""
+    """The log had nothing newer at the time of this read."""
     caught_up: bool
-    """Everything that the log held when the reader first reached it has been read."""
+    """Everything is read that the log held when the reader first reached it."""
     trimmed: bool
-    """Records between the last slice and this one may be lost to this reader: trimmed, or gone
-    with a log that lost its data."""
+    """Records between the last slice and this one may be lost to this reader: the log trimmed them
+    or lost its data."""
     foreign: int
-    """Messages among the records that have not even their outer shape; left out."""
+    """Number of messages without the outer shape of a record; left out."""
     position: LogPosition | None
-    """Where a later reader may go on; None before the log has been reached."""
+    """Position from which a later reader can go on; None before the log was reached."""
     probes: Sequence[tuple[int, bytes]] = ()
-    """Marks of all replicas' `LogProber`s, each with the part of the log that gave it back."""
+    """Marks of all replicas' `LogProber`s, each after the part of the log that returned it."""
 
 
 class LogWriter(Protocol):
     """One destination of a publisher's records.
 
-    Several tasks may append at once; what one task appends keeps its order.
+    Several tasks may append at once; the records of one task keep their order.
     """
 
     @property
@@ -93,8 +93,8 @@ class LogWriter(Protocol):
     async def append(self, records: Sequence[bytes]) -> Appended:
         """Append `records` in order; they are stored when this returns.
 
-        Without records it only asks whether the log answers.
-        After an error or a cancellation any leading part of them may have been stored.
+        Without records it only checks that the log answers. After an error or a cancellation any
+        leading part of the records may be stored.
 
         Raises:
             LogUnavailable: append the same records again.
@@ -103,15 +103,15 @@ class LogWriter(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections. Nothing is flushed: what was acknowledged is stored."""
+        """Close connections. Nothing is flushed: acknowledged records are stored."""
         ...
 
 
 class LogProber(Protocol):
-    """Shows that a log takes what is appended: a reader whose log takes nothing reads on in peace.
+    """Shows that a log takes appends; a reader alone cannot see that a log takes none.
 
-    What it appends are no records. Readers give them back in `LogSlice.probes`; those of before
-    this was known leave them out as foreign.
+    It appends marks, which are not records. Readers return them in `LogSlice.probes`; readers of
+    older releases leave them out as foreign.
     """
 
     @property
@@ -120,7 +120,7 @@ class LogProber(Protocol):
         ...
 
     async def append_probe(self, mark: bytes) -> frozenset[int]:
-        """Append a mark to each part of the log that can fail by itself; return their numbers.
+        """Append a mark to each part of the log that can fail by itself; return the parts' numbers.
 
         Raises:
             LogUnavailable: at least one part did not take it.
@@ -128,7 +128,7 @@ class LogProber(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...
 
 
@@ -143,7 +143,7 @@ class LogReader(Protocol):
     async def read(self, wait_s: float) -> LogSlice:
         """Return the next records; an empty slice after `wait_s` seconds at the head.
 
-        A cancelled or failed read loses nothing: the next one starts from the same place.
+        A cancelled or failed read loses nothing: the next one starts at the same position.
 
         Raises:
             LogUnavailable: the log does not answer; read again.
@@ -151,5 +151,5 @@ class LogReader(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...

@@ -1,9 +1,8 @@
-"""What a publisher says of its engine's cache, as Python values.
+"""Batches of cache events as Python values.
 
-`protos/kvatlas/v1/events.proto` is the same on the wire; `codec.py` is the only way between the
-two. Sequence hashes are one-dimensional numpy `uint64` arrays everywhere, so that a batch of
-thousands of blocks is a few objects. A message compares by its content; what holds an array
-cannot be a dictionary's key.
+`protos/kvatlas/v1/events.proto` defines the same messages on the wire; `codec.py` converts. Sequence
+hashes are one-dimensional numpy `uint64` arrays, so a batch of thousands of blocks is a few objects.
+Messages compare by content. A message that holds an array cannot be a dictionary key.
 """
 
 import enum
@@ -14,17 +13,19 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kvatlas_wire import Load, Tier, TierDigest, WorkerKey
+
 Hashes = NDArray[np.uint64]
 
 RECORD_BYTES_MAX = 1 << 20
-"""A longer record is refused by whoever encodes it."""
+"""Encoders refuse a longer record."""
 BATCH_EVENTS_MAX = 4_096
 BATCH_HASHES_MAX = 65_536
 SNAPSHOT_PART_HASHES_MAX = 65_536
 
 
 class _ByContent:
-    """Equality of a dataclass that holds arrays; such a message has no hash."""
+    """Equality for a dataclass that holds arrays; it has no hash."""
 
     __slots__ = ()
     __hash__: ClassVar[None]  # pyright: ignore[reportIncompatibleMethodOverride] - has none
@@ -37,15 +38,6 @@ class _ByContent:
         )
 
 
-class Tier(enum.StrEnum):
-    """Where a block lies; the order is from near to far, and is the order of a snapshot's parts."""
-
-    DEVICE = "device"
-    HOST = "host"
-    DISK = "disk"
-    REMOTE = "remote"
-
-
 class ShutdownReason(enum.StrEnum):
     """Why an epoch ends."""
 
@@ -53,22 +45,11 @@ class ShutdownReason(enum.StrEnum):
     PUBLISHER_LEAVING = "publisher leaving"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Worker:
-    """One engine rank that holds a cache of its own."""
-
-    worker_id: int
-    dp_rank: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.worker_id}/{self.dp_rank}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """Who speaks, of which worker, in which life, and in which terms."""
+    """The publisher, its worker and epoch, and the terms of the cell."""
 
-    worker: Worker
+    worker: WorkerKey
     epoch: int
     instance_id: int
     cell: str
@@ -80,10 +61,10 @@ class Header:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Store(_ByContent):
-    """The worker holds these blocks from now on: a chain, head first, below `parent`."""
+    """The worker now holds these blocks: a chain below `parent`, head first."""
 
     parent: int | None
-    """Sequence hash of the block before the first; None: the first is a prompt's first block."""
+    """Sequence hash of the block before the first one; None: the chain begins a prompt."""
     sequence_hashes: Hashes
     tier: Tier
 
@@ -98,7 +79,7 @@ class Remove(_ByContent):
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """The worker holds nothing any more on this tier; None: on any tier."""
+    """The worker no longer holds any block on this tier; None: on any tier."""
 
     tier: Tier | None = None
 
@@ -113,18 +94,9 @@ class Shutdown:
 Event = Store | Remove | Clear | Shutdown
 
 
-@dataclass(frozen=True, slots=True)
-class TierDigest:
-    """The number and the XOR of the live sequence hashes of one tier."""
-
-    tier: Tier
-    blocks: int
-    digest: int
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SnapshotPart(_ByContent):
-    """One part of the whole mirror, copied at one event_id; its hashes are of one tier."""
+    """One part of a snapshot of the mirror at one event_id; its hashes are of one tier."""
 
     as_of_event_id: int
     part: int
@@ -132,29 +104,19 @@ class SnapshotPart(_ByContent):
     tier: Tier
     sequence_hashes: Hashes
     digests: tuple[TierDigest, ...]
-    """Of the whole mirror, not of this part; a tier without blocks may be absent."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What the engine says of its load, from its own metrics."""
-
-    requests_running: int
-    requests_waiting: int
-    kv_usage: float
-    """The share of the engine's cache in use, 0 to 1."""
+    """Digests of the whole mirror, not of this part; a tier without blocks may be absent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """The publisher lives, and this is what its receiver should have by now; uses no event_id."""
+    """Sign of life, with the state that the receiver should have by now; uses no event_id."""
 
     last_event_id: int
     digests: tuple[TierDigest, ...]
     load: Load | None
-    """None: the engine's metrics could not be read."""
+    """None: the engine's metrics cannot be read."""
     capacity_blocks: int
-    """Of the engine's device tier; 0: unknown."""
+    """Size of the engine's device tier; 0: unknown."""
     engine_url: str
     publisher_rpc: str
     role: str
@@ -164,11 +126,11 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A record's payload: numbered events, or one part of a snapshot, or a heartbeat."""
+    """Payload of a record: numbered events, or one part of a snapshot, or a heartbeat."""
 
     header: Header
     first_event_id: int = 0
-    """Of `events[0]`, from 1; 0 in a batch without events, which uses no event_id."""
+    """Event_id of `events[0]`, from 1; 0 in a batch without events."""
     events: tuple[Event, ...] = ()
     snapshot: SnapshotPart | None = None
     heartbeat: Heartbeat | None = None

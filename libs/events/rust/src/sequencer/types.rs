@@ -1,22 +1,24 @@
-//! What goes into the sequencer and what comes out of it: plain values.
+//! The values that go into the sequencer and come out of it.
 
 use super::SnapshotPart;
 
-/// How far ahead of the indexer's clock an epoch, which is a wall clock in µs, may be.
+/// Largest lead of an epoch over the indexer's clock, in ms. An epoch is a wall clock in µs.
 pub const EPOCH_AHEAD_MS_MAX: u64 = 600_000;
 
-/// A record may be so many events beyond all that its life is known to have numbered: far more than any life numbers
-/// while an indexer is away, so that what jumps further is a mistake, which nothing could ever make whole.
+/// Largest distance of an event id from the highest id known in its epoch.
+///
+/// No publisher numbers this many events while an indexer is away. A larger jump is a mistake: if it were accepted,
+/// the worker would wait for missing events for ever.
 pub const EVENT_ID_JUMP_MAX: u64 = 1 << 38;
 
 /// Bounds of one worker's state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Limits {
-    /// Batches held back while an earlier one is missing; the oldest goes first.
+    /// Batches held back while an earlier one is missing. Beyond this, the oldest is dropped.
     pub hold_back_batches: usize,
-    /// How long a gap may stay open before the worker is no longer matched.
+    /// Time that a gap may stay open before the worker is no longer matched.
     pub hold_back_ms: u64,
-    /// How long a worker may recover before its set is emptied.
+    /// Time that a worker may recover before its set is emptied.
     pub recover_ms: u64,
     /// Parts of one snapshot.
     pub snapshot_parts: u32,
@@ -24,34 +26,34 @@ pub struct Limits {
     pub snapshot_hashes: usize,
 }
 
-/// Who speaks: one life of a publisher's state, and the process that lives it.
+/// One epoch of a worker, and the publisher process that opened it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Speaker {
-    /// One life of a publisher's state for the worker; a later one is larger.
+pub struct Incarnation {
+    /// A later epoch of the worker has a larger number.
     pub epoch: u64,
-    /// Random, per publisher process.
+    /// Random number of the publisher process.
     pub instance: u64,
 }
 
-/// How an epoch ends.
+/// Why an epoch ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Closing {
+pub enum ShutdownReason {
     /// The engine is gone, and the worker with it.
     EngineGone,
-    /// The publisher leaves; the engine lives on without one.
+    /// The publisher leaves; its engine goes on without one.
     PublisherLeaving,
 }
 
-/// Numbered events of one record, consecutive from `first_event_id`.
+/// The numbered events of one record; their ids are consecutive.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Events<P> {
     /// Id of the first event; at least 1.
     pub first_event_id: u64,
-    /// Number of events; at least 1, and `first_event_id + count` fits an u64.
+    /// Number of events; at least 1. `first_event_id + count` fits a u64.
     pub count: u32,
-    /// Set if the last of them is a shutdown.
-    pub closing: Option<Closing>,
-    /// The caller's form of them.
+    /// Set if the last event is a shutdown.
+    pub shutdown: Option<ShutdownReason>,
+    /// The events in the caller's form.
     pub payload: P,
 }
 
@@ -64,73 +66,73 @@ impl<P> Events<P> {
     }
 }
 
-/// What the caller must do with the worker's set, in order.
+/// One change of the worker's set. The caller carries out all steps in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step<P> {
-    /// The set is empty from here on: a new epoch, or a recovery given up.
+    /// Empty the set: a new epoch began, or a recovery was given up.
     Empty,
-    /// Apply the payload's events, without the first `skip`.
+    /// Apply the payload's events, except the first `skip`.
     Apply {
-        /// What [`Events`] brought in.
+        /// The payload of an [`Events`].
         payload: P,
-        /// Events of it that had been applied before.
+        /// Number of its events that were applied before.
         skip: u32,
     },
-    /// The set is these parts from here on.
+    /// Replace the set by these parts.
     Replace(Vec<SnapshotPart>),
-    /// The epoch has ended.
-    Close(Closing),
+    /// Close the worker: its epoch has ended.
+    Close(ShutdownReason),
 }
 
-/// What became of a record.
+/// The sequencer's decision on one record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Applied, or noted.
     Applied,
-    /// Kept until what is missing before it arrives.
+    /// Kept until the events before it arrive.
     HeldBack,
-    /// Kept, and an older held batch had to go for it.
+    /// Kept; an older batch was dropped to make room.
     HeldBackOverflow,
-    /// All of it had been applied before.
+    /// Dropped: all of it was applied before.
     Seen,
-    /// Of an older epoch.
+    /// Dropped: it belongs to an older epoch.
     OlderEpoch,
-    /// Of the current epoch, by another instance than the one seen first.
+    /// Refused: it belongs to the current epoch, but comes from another instance.
     RivalInstance,
-    /// Of an epoch too far ahead of the clock.
+    /// Refused: its epoch is more than [`EPOCH_AHEAD_MS_MAX`] ahead of the clock.
     EpochAhead,
-    /// Of the current life, and more than [`EVENT_ID_JUMP_MAX`] events beyond all that is known of it.
+    /// Refused: its event ids are more than [`EVENT_ID_JUMP_MAX`] beyond the highest known id.
     EventIdJump,
-    /// Of an epoch that a shutdown has closed.
+    /// Dropped: a shutdown has closed its epoch.
     EpochClosed,
-    /// A snapshot's part, kept.
+    /// Kept: a snapshot's part; others are missing.
     PartTaken,
-    /// A snapshot's part that is older than what has been applied.
+    /// Dropped: a snapshot's part that is older than the applied events.
     SnapshotOld,
-    /// All parts were there and were not the set that their digests state.
+    /// All parts of a snapshot are there, but they do not match their digests.
     SnapshotMismatch,
-    /// More parts or hashes than the limits allow.
+    /// Refused: the snapshot has more parts or hashes than the limits allow.
     SnapshotTooLarge,
 }
 
-/// How the worker's set stands.
+/// Whether the worker's set can be believed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Standing {
-    /// It is what the publisher says, up to what is still on its way.
+pub enum SequencerState {
+    /// The set is complete, except for events that are still on their way.
     Whole,
-    /// It is not, until a snapshot or the missing records come.
+    /// The set is incomplete until a snapshot or the missing records arrive.
     Recovering,
     /// The epoch has ended.
-    Closed(Closing),
+    Closed(ShutdownReason),
 }
 
-/// What time did.
+/// The result of [`super::Sequencer::on_tick`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Elapsed {
-    /// Nothing.
+pub enum TickOutcome {
+    /// No bound has passed.
     Nothing,
-    /// A gap outlasted the hold-back: the worker recovers.
-    GapOutlasted,
-    /// The recovery took too long: the set was emptied.
-    GivenUp,
+    /// A gap stayed open longer than `hold_back_ms`: the worker recovers.
+    GapTimedOut,
+    /// The recovery took longer than `recover_ms`: the set was emptied.
+    RecoveryTimedOut,
 }

@@ -1,10 +1,9 @@
-//! Whether every recovery ends, told from the whole graph of states.
+//! Checks on the whole graph of states that every recovery ends.
 //!
-//! `stateright` checks `eventually` along the paths that its search happens to walk: a cycle, or a
-//! path that joins another one, counts as an end that was not reached or is not looked at again. So
-//! termination is not asked of it. Here the protocol's own steps are walked as a graph: from every
-//! reachable state they must lead to a healed quiet one, and no run of them may go round in circles.
-//! Then, once the faults stop, every run ends, whatever the order of its steps, and ends healed.
+//! `stateright` checks `eventually` only along the paths that its search happens to walk, and misses
+//! cycles and paths that join. So this check walks the protocol's own steps as a graph: from every reachable
+//! state they must lead to a healed quiet state, and they must not form a cycle. Then every run ends healed
+//! once the faults stop, whatever the order of its steps.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,7 +12,7 @@ use stateright::Model;
 
 use crate::world::{Bounds, World};
 
-/// What the graph of the protocol's steps is like.
+/// Properties of the graph of the protocol's steps.
 #[derive(Debug)]
 pub struct Ending {
     pub states: usize,
@@ -85,14 +84,14 @@ fn walk(bounds: &Bounds) -> (Vec<Vec<u32>>, Vec<bool>) {
     (after, healed)
 }
 
-/// A state's hash stands for it, as in `stateright`: that any two of 10⁶ meet is less likely than 10⁻⁷.
+/// A state's hash identifies it, as in `stateright`: a collision among 10⁶ states is less likely than 10⁻⁷.
 fn key(world: &World) -> u64 {
     let mut hasher = DefaultHasher::new();
     world.hash(&mut hasher);
     hasher.finish()
 }
 
-/// By peeling off the states that no remaining step leads to; what cannot be peeled off is a circle.
+/// Removes states without incoming steps one by one (topological sort); states that remain form a cycle.
 fn longest_run(after: &[Vec<u32>], before: &[Vec<u32>]) -> Option<usize> {
     let mut entries: Vec<usize> = before.iter().map(Vec::len).collect();
     let mut steps = vec![0; after.len()];

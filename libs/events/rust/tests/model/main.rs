@@ -1,11 +1,11 @@
 //! Every reachable state of the shipped sequencer and the shipped outbox, within small bounds.
 //!
-//! Not a model beside them: [`world::World`] holds the very structures that services drive, and the
-//! checker copies and compares them. Read [`world`] for what can happen and for the properties,
-//! [`ending`] for why every recovery ends, [`receiver`] for the rules that are broken on purpose.
+//! [`world::World`] holds the structures that the services drive, not copies of their logic, and the
+//! checker clones and compares them. [`world`] has the possible steps and the properties, [`ending`] shows
+//! that every recovery ends, [`receiver`] has the rules that are broken on purpose.
 //!
-//! No configuration has all bounds at their largest, for that is some 10⁸ states. Each takes a
-//! few to their largest together; `EVERYTHING` has every kind of fault at once, with fewer events.
+//! No configuration has all bounds at their largest, since that is about 10⁸ states. Each has a few at
+//! their largest; `EVERYTHING` has every kind of fault at once, with fewer events.
 
 mod ending;
 mod publisher;
@@ -34,9 +34,9 @@ const LOSSY: Faults = Faults {
     ..NONE
 };
 
-/// One life of five events, singly, through a log that loses, repeats and reorders one record.
-const ONE_LIFE: Bounds = Bounds {
-    name: "one life",
+/// One epoch of five single events, through a log that loses, repeats and reorders one record.
+const ONE_EPOCH: Bounds = Bounds {
+    name: "one epoch",
     events: [5, 0],
     batch_events: 1,
     acks_late: false,
@@ -50,17 +50,17 @@ const ONE_LIFE: Bounds = Bounds {
     broken: None,
 };
 
-/// The same of four events in batches that a record may be seen of in part.
+/// The same with four events in batches, so that a batch may be partly applied.
 const BATCHES: Bounds = Bounds {
     name: "batches",
     events: [4, 0],
     batch_events: 2,
-    ..ONE_LIFE
+    ..ONE_EPOCH
 };
 
-/// A publisher that is killed, and comes back with an empty memory and the next epoch.
-const TWO_LIVES: Bounds = Bounds {
-    name: "two lives",
+/// A publisher that is killed and comes back without a checkpoint, in the next epoch.
+const TWO_EPOCHS: Bounds = Bounds {
+    name: "two epochs",
     events: [3, 2],
     faults: Faults {
         publisher_crashes: 1,
@@ -74,15 +74,15 @@ const HEARTBEATS: Bounds = Bounds {
     name: "heartbeats",
     events: [2, 1],
     beats: 1,
-    ..TWO_LIVES
+    ..TWO_EPOCHS
 };
 
-/// A publisher that comes back with what it remembers, and so opens with a snapshot.
-const REMEMBERS: Bounds = Bounds {
-    name: "remembers",
+/// A publisher that comes back with a checkpoint, and so opens with a snapshot.
+const CHECKPOINT: Bounds = Bounds {
+    name: "checkpoint",
     events: [1, 3],
     carries: true,
-    ..TWO_LIVES
+    ..TWO_EPOCHS
 };
 
 /// An indexer that is killed, and reads on where it stood.
@@ -96,7 +96,7 @@ const INDEXER_DIES: Bounds = Bounds {
     ..BATCHES
 };
 
-/// An indexer that is killed, and reads the log again, the older life in it too.
+/// An indexer that is killed and reads the log again, including the older epoch.
 const READS_AGAIN: Bounds = Bounds {
     name: "reads again",
     events: [2, 1],
@@ -111,19 +111,19 @@ const READS_AGAIN: Bounds = Bounds {
     ..BATCHES
 };
 
-/// A publisher that leaves. A lost farewell is the lease's matter, so nothing is lost here.
+/// A publisher that leaves. A lost shutdown is handled by the lease, so nothing is lost here.
 const LEAVES: Bounds = Bounds {
     name: "leaves",
     events: [2, 2],
     leaves: true,
     faults: Faults {
         drops: 0,
-        ..TWO_LIVES.faults
+        ..TWO_EPOCHS.faults
     },
     ..BATCHES
 };
 
-/// An outbox that overflows, is emptied and is acknowledged late, twice and for what is gone.
+/// An outbox that overflows and is emptied, with acknowledgements that are late, repeated or for dropped records.
 const LATE_ACKS: Bounds = Bounds {
     name: "late acknowledgements",
     acks_late: true,
@@ -131,10 +131,10 @@ const LATE_ACKS: Bounds = Bounds {
         lost_acks: 1,
         ..NONE
     },
-    ..ONE_LIFE
+    ..ONE_EPOCH
 };
 
-/// A set that differs for no reason known here: the digests find it.
+/// A damaged set: the digests find it.
 const FLIPS: Bounds = Bounds {
     name: "a bit turns over",
     faults: Faults { flips: 1, ..LOSSY },
@@ -158,11 +158,11 @@ const EVERYTHING: Bounds = Bounds {
 };
 
 const ALL: [Bounds; 11] = [
-    ONE_LIFE,
+    ONE_EPOCH,
     BATCHES,
-    TWO_LIVES,
+    TWO_EPOCHS,
     HEARTBEATS,
-    REMEMBERS,
+    CHECKPOINT,
     INDEXER_DIES,
     READS_AGAIN,
     LEAVES,
@@ -212,13 +212,13 @@ fn every_state_is_true_and_every_recovery_ends() {
 fn each_broken_rule_is_caught() {
     let caught = [
         (Mutation::NoFencing, READS_AGAIN, FORWARD),
-        (Mutation::NoFencing, TWO_LIVES, TRUE),
+        (Mutation::NoFencing, TWO_EPOCHS, TRUE),
         (Mutation::NoDedup, BATCHES, TRUE),
-        (Mutation::NoGapCheck, ONE_LIFE, TRUE),
+        (Mutation::NoGapCheck, ONE_EPOCH, TRUE),
         (Mutation::TornSnapshot, INDEXER_DIES, UNTORN),
         (Mutation::OldSnapshot, INDEXER_DIES, TRUE),
-        (Mutation::DeafToHeartbeats, ONE_LIFE, HEALED),
-        (Mutation::OverflowUnsaid, LATE_ACKS, EXPLAINED),
+        (Mutation::HeartbeatsIgnored, ONE_EPOCH, HEALED),
+        (Mutation::OverflowIgnored, LATE_ACKS, EXPLAINED),
         (Mutation::AcknowledgesAll, LATE_ACKS, EXPLAINED),
     ];
     for (mutation, bounds, property) in caught {

@@ -1,18 +1,18 @@
-//! The publisher's side: a life, its sealed records, the shipped outbox, and the delivery's steps
-//! between outbox and log, each of which something may come between.
+//! The publisher's side: an epoch, its sealed records, the shipped outbox, and the delivery's steps
+//! between outbox and log. Faults may happen between any two steps.
 
 use kvatlas_events::outbox::{Bounds, Outbox, Ticket};
-use kvatlas_events::sequencer::{Closing, Events, Speaker};
+use kvatlas_events::sequencer::{Events, Incarnation, ShutdownReason};
 
 use crate::receiver::{Mutation, Record};
-use crate::script::{Said, held, snapshot, speaker};
+use crate::script::{EventRange, held, incarnation, snapshot};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Publisher {
-    pub life: u8,
+    pub epoch: u8,
     pub carries: bool,
-    /// Events said; each batch is sealed at once, as everything that reads a life does first.
-    pub said: u64,
+    /// Number of published events; each batch is sealed at once.
+    pub published: u64,
     pub left: bool,
     pub outbox: Outbox<Record>,
     /// Appended, and not acknowledged yet.
@@ -20,11 +20,11 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    pub fn new(life: u8, carries: bool, outbox_records: usize) -> Self {
+    pub fn new(epoch: u8, carries: bool, outbox_records: usize) -> Self {
         let mut publisher = Self {
-            life,
+            epoch,
             carries,
-            said: u64::from(carries),
+            published: u64::from(carries),
             left: false,
             outbox: Outbox::new(Bounds {
                 records_max: outbox_records,
@@ -38,33 +38,33 @@ impl Publisher {
         publisher
     }
 
-    pub fn speaker(&self) -> Speaker {
-        speaker(self.life, self.carries)
+    pub fn incarnation(&self) -> Incarnation {
+        incarnation(self.epoch, self.carries)
     }
 
     /// The next events, as one record.
-    pub fn say(&mut self, events: u64, broken: Option<Mutation>) {
-        let record = self.events(self.said + 1, self.said + events);
-        self.said += events;
+    pub fn publish(&mut self, events: u64, broken: Option<Mutation>) {
+        let record = self.events(self.published + 1, self.published + events);
+        self.published += events;
         self.push(record, broken);
     }
 
-    /// The publisher leaves: the last event of the life.
+    /// The publisher leaves: the last event of the epoch.
     pub fn leave(&mut self, broken: Option<Mutation>) {
         self.left = true;
-        self.push(self.farewell(), broken);
+        self.push(self.shutdown(), broken);
     }
 
     fn push(&mut self, record: Record, broken: Option<Mutation>) {
         let queued = self.outbox.push(record, 1);
-        if !queued && broken == Some(Mutation::OverflowUnsaid) {
+        if !queued && broken == Some(Mutation::OverflowIgnored) {
             self.outbox.push_snapshot([]);
         }
     }
 
     pub fn beat(&mut self) {
-        let set = held(self.speaker(), self.said);
-        let beat = Record::Heartbeat(self.speaker(), self.said, set);
+        let set = held(self.incarnation(), self.published);
+        let beat = Record::Heartbeat(self.incarnation(), self.published, set);
         self.outbox.push_heartbeat(beat, 1);
     }
 
@@ -91,55 +91,55 @@ impl Publisher {
         }
     }
 
-    /// Whether nothing that was said waits here.
+    /// Whether nothing waits to be delivered.
     pub fn is_idle(&self) -> bool {
         self.outbox.is_empty() && !self.outbox.awaits_snapshot() && self.in_flight.is_none()
     }
 
     /// As `Publisher.Snapshot` answers, and as a delivery sends it.
     pub fn snapshot_records(&self) -> Vec<Record> {
-        let parts = snapshot(self.speaker(), self.said).into_iter();
-        let parts = parts.map(|part| Record::Part(self.speaker(), part));
-        parts.chain(self.left.then(|| self.farewell())).collect()
+        let parts = snapshot(self.incarnation(), self.published).into_iter();
+        let parts = parts.map(|part| Record::Part(self.incarnation(), part));
+        parts.chain(self.left.then(|| self.shutdown())).collect()
     }
 
     /// As `Publisher.Replay` answers: from the record that holds `from` on, if the ring of the
     /// newest `ring` events still has it.
     pub fn replay(&self, from: u64, ring: u64) -> Option<Vec<Record>> {
         let begins = 1 + u64::from(self.carries);
-        if from < begins || from > self.said + 1 || from + ring <= self.said {
+        if from < begins || from > self.published + 1 || from + ring <= self.published {
             return None;
         }
-        let ids = from..=self.said;
+        let ids = from..=self.published;
         Some(ids.map(|id| self.events(id, id)).collect())
     }
 
     fn events(&self, first: u64, last: u64) -> Record {
-        let said = Said {
-            life: self.life,
+        let range = EventRange {
+            epoch: self.epoch,
             first: u8::try_from(first).unwrap(),
             count: u8::try_from(last + 1 - first).unwrap(),
         };
         let events = Events {
             first_event_id: first,
-            count: u32::from(said.count),
-            closing: None,
-            payload: said,
+            count: u32::from(range.count),
+            shutdown: None,
+            payload: range,
         };
-        Record::Events(self.speaker(), events)
+        Record::Events(self.incarnation(), events)
     }
 
-    fn farewell(&self) -> Record {
+    fn shutdown(&self) -> Record {
         let events = Events {
-            first_event_id: self.said + 1,
+            first_event_id: self.published + 1,
             count: 1,
-            closing: Some(Closing::PublisherLeaving),
-            payload: Said {
-                life: self.life,
+            shutdown: Some(ShutdownReason::PublisherLeaving),
+            payload: EventRange {
+                epoch: self.epoch,
                 first: 1,
                 count: 0,
             },
         };
-        Record::Events(self.speaker(), events)
+        Record::Events(self.incarnation(), events)
     }
 }

@@ -1,11 +1,11 @@
-//! What the publishers of the model say: two lives, each a fixed list of changes.
+//! The events that the model's publishers send: two epochs, each a fixed list of changes.
 //!
-//! The sequencer and the outbox never look inside what they carry, so which events are said cannot
-//! change what they do. These are chosen so that every wrong choice shows: a life's set differs
-//! after each of its events, every event undoes or extends another, and no set of the first life
-//! is one of the second's.
+//! The sequencer and the outbox never look inside a payload, so the choice of events cannot change what
+//! they do. The events are chosen so that every wrong decision shows: an epoch's set differs after each
+//! event, every event undoes or extends another, and no set of the first epoch occurs in the second.
 
-use kvatlas_events::sequencer::{Digest, Limits, SnapshotPart, Speaker, TIERS};
+use kvatlas_events::sequencer::{Incarnation, Limits, SnapshotPart, TierDigest};
+use kvatlas_types::Tier;
 
 /// Hashes, each one bit.
 pub type Set = u64;
@@ -18,8 +18,8 @@ pub const LIMITS: Limits = Limits {
     snapshot_hashes: 64,
 };
 
-/// When records arrive. Only whether a bound has passed matters to the sequencer, so three moments
-/// are all of time: this one, one past the hold-back, and one past a recovery begun at either.
+/// The time at which records arrive. Only whether a bound has passed matters to the sequencer, so three
+/// moments are enough: this one, one after the hold-back, and one after a recovery begun at either.
 pub const T0_MS: u64 = 1_000_000;
 pub const T1_MS: u64 = T0_MS + LIMITS.hold_back_ms + 1;
 pub const T2_MS: u64 = T1_MS + LIMITS.recover_ms + 1;
@@ -32,27 +32,27 @@ const E: Set = 16;
 const F: Set = 32;
 
 /// Bits stored, bits removed; one entry per event.
-const LIVES: [[(Set, Set); 5]; 2] = [
+const EPOCHS: [[(Set, Set); 5]; 2] = [
     [(A, 0), (B, 0), (0, A), (C, 0), (0, B)],
     [(D, 0), (E, 0), (0, D), (F, 0), (0, E)],
 ];
 
-/// What a restarted publisher that kept its memory holds as its life begins. It counts as event 1,
-/// which no record ever holds: were it event 0, a receiver that lost the opening snapshot would take
-/// the next event for the first one of an empty set.
+/// The set with which a publisher restarts from its checkpoint. It counts as event 1, which no record
+/// carries. If it were event 0, a receiver that lost the opening snapshot would take the next event for
+/// the first one of an empty set.
 const CARRIED: Set = 64 | 128;
 
-/// Numbered events of one life, by their places in its script.
+/// Numbered events of one epoch, by their positions in its script.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Said {
-    pub life: u8,
+pub struct EventRange {
+    pub epoch: u8,
     pub first: u8,
     pub count: u8,
 }
 
-impl Said {
+impl EventRange {
     pub fn apply(self, skip: u32, set: &mut Set) {
-        let script = LIVES[usize::from(self.life)];
+        let script = EPOCHS[usize::from(self.epoch)];
         let events = script.iter().skip(usize::from(self.first) - 1);
         for (stored, removed) in events.take(usize::from(self.count)).skip(skip as usize) {
             *set = (*set | stored) & !removed;
@@ -60,39 +60,39 @@ impl Said {
     }
 }
 
-/// Who speaks in a life. The instance tells whether the life began with something in memory.
-pub fn speaker(life: u8, carries: bool) -> Speaker {
-    Speaker {
-        epoch: 10 + u64::from(life),
+/// The incarnation of an epoch. The instance tells whether the epoch began with a checkpoint.
+pub fn incarnation(epoch: u8, carries: bool) -> Incarnation {
+    Incarnation {
+        epoch: 10 + u64::from(epoch),
         instance: u64::from(carries),
     }
 }
 
-/// What the publisher holds after `event_id` events of its life.
-pub fn held(speaker: Speaker, event_id: u64) -> Set {
-    let Some(life) = speaker.epoch.checked_sub(10) else {
+/// The set that the publisher holds after `event_id` events of its epoch.
+pub fn held(incarnation: Incarnation, event_id: u64) -> Set {
+    let Some(epoch) = incarnation.epoch.checked_sub(10) else {
         return 0;
     };
-    let carries = u64::from(speaker.instance == 1 && event_id > 0);
+    let carries = u64::from(incarnation.instance == 1 && event_id > 0);
     let mut set = carries * CARRIED;
-    let said = Said {
-        life: u8::try_from(life).unwrap(),
+    let range = EventRange {
+        epoch: u8::try_from(epoch).unwrap(),
         first: u8::try_from(1 + carries).unwrap(),
         count: u8::try_from(event_id - carries).unwrap(),
     };
-    said.apply(0, &mut set);
+    range.apply(0, &mut set);
     set
 }
 
 /// The whole set after `as_of` events, in two parts where there are two hashes.
-pub fn snapshot(speaker: Speaker, as_of: u64) -> Vec<SnapshotPart> {
-    let set = held(speaker, as_of);
+pub fn snapshot(incarnation: Incarnation, as_of: u64) -> Vec<SnapshotPart> {
+    let set = held(incarnation, as_of);
     let hashes: Vec<u64> = (0..64)
         .map(|bit| 1 << bit)
         .filter(|bit| set & bit != 0)
         .collect();
-    let mut digests = [Digest::default(); TIERS];
-    digests[0] = Digest::of(&hashes);
+    let mut digests = [TierDigest::default(); Tier::COUNT];
+    digests[0] = TierDigest::of(&hashes);
     let cut = hashes.len().min(1);
     let mut pieces = vec![hashes[..cut].to_vec()];
     if hashes.len() > cut {

@@ -8,7 +8,7 @@
 //! Steps are either the protocol's own, which a fair run takes sooner or later, or faults, which are
 //! counted and may never come. A state without a step of the protocol is *quiet*.
 
-use kvatlas_events::sequencer::{Elapsed, Standing};
+use kvatlas_events::sequencer::{SequencerState, TickOutcome};
 use stateright::{Model, Property};
 
 use crate::publisher::Publisher;
@@ -36,7 +36,7 @@ pub struct Faults {
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub name: &'static str,
-    /// Events of each life.
+    /// Number of events in each epoch.
     pub events: [u64; 2],
     /// At most 2.
     pub batch_events: u64,
@@ -49,7 +49,7 @@ pub struct Bounds {
     pub beats: u8,
     /// A restarted publisher opens with a snapshot of what it remembers.
     pub carries: bool,
-    /// The last life ends with a shutdown.
+    /// The last epoch ends with a shutdown.
     pub leaves: bool,
     /// A restarted indexer reads the log again from its beginning, not from where it stood.
     pub rereads: bool,
@@ -76,12 +76,12 @@ pub struct World {
     pub late_beats: u8,
     pub publisher: Publisher,
     pub log: Vec<Record>,
-    /// What was read of the log, while somebody may read it again.
+    /// The records read so far, kept while the log may be read again.
     pub read: Vec<Record>,
     pub asked: Asked,
     pub answer: Vec<Record>,
     pub receiver: Receiver,
-    /// Up to which event the log explains each life; None: nothing of it is there.
+    /// The last event that the log explains, by epoch; None: the log holds nothing of the epoch.
     pub explained: [Option<u64>; 2],
     /// Something was appended that does not follow from what is in the log.
     pub unexplained: bool,
@@ -89,15 +89,15 @@ pub struct World {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
-    Say,
-    SayTwo,
+    Publish,
+    PublishTwo,
     Leave,
     Beat,
     BeatAgain,
     Append,
     Acknowledge,
     Deliver,
-    Hear,
+    ReceiveAnswer,
     Ask,
     AskForSnapshot,
     EndAttempt,
@@ -119,68 +119,68 @@ impl Action {
 }
 
 impl World {
-    /// The indexer has exactly what the publisher says, or knows that nobody says anything.
+    /// The indexer has exactly the publisher's set, or knows that the publisher has gone.
     pub fn is_healed(&self, bounds: &Bounds) -> bool {
         let (publisher, receiver) = (&self.publisher, &self.receiver);
         let sequencer = &receiver.sequencer;
         if publisher.left {
-            let unknown = sequencer.speaker().epoch == 0;
-            let closed = matches!(sequencer.standing(), Standing::Closed(_));
+            let unknown = sequencer.incarnation().epoch == 0;
+            let closed = matches!(sequencer.state(), SequencerState::Closed(_));
             return bounds.leaves && receiver.set == 0 && (closed || unknown);
         }
-        sequencer.speaker() == publisher.speaker()
-            && sequencer.standing() == Standing::Whole
-            && sequencer.applied() == publisher.said
-            && sequencer.known() == publisher.said
-            && receiver.set == held(publisher.speaker(), publisher.said)
+        sequencer.incarnation() == publisher.incarnation()
+            && sequencer.state() == SequencerState::Whole
+            && sequencer.applied() == publisher.published
+            && sequencer.known() == publisher.published
+            && receiver.set == held(publisher.incarnation(), publisher.published)
     }
 
     /// The set is what the publisher held at the event that counts as applied; or it is empty, and
     /// not matched.
     pub fn is_true(&self) -> bool {
         let sequencer = &self.receiver.sequencer;
-        let whole = held(sequencer.speaker(), sequencer.applied());
-        match sequencer.standing() {
-            Standing::Whole => self.receiver.set == whole,
-            Standing::Recovering => self.receiver.set == whole || self.receiver.set == 0,
-            Standing::Closed(_) => self.receiver.set == 0,
+        let whole = held(sequencer.incarnation(), sequencer.applied());
+        match sequencer.state() {
+            SequencerState::Whole => self.receiver.set == whole,
+            SequencerState::Recovering => self.receiver.set == whole || self.receiver.set == 0,
+            SequencerState::Closed(_) => self.receiver.set == 0,
         }
     }
 
-    /// A late heartbeat would tell the indexer something. Others change nothing but its lease, so they
-    /// are left out, or every state would have a successor for ever.
-    fn would_learn(&self) -> bool {
+    /// Whether a late heartbeat would change the indexer. Others only renew its lease; they are left out,
+    /// since otherwise every state would have a successor for ever.
+    fn heartbeat_would_help(&self) -> bool {
         let (publisher, sequencer) = (&self.publisher, &self.receiver.sequencer);
         let is_idle = publisher.is_idle() && self.log.is_empty() && self.asked == Asked::Nothing;
-        let differs = sequencer.standing() == Standing::Whole
-            && sequencer.applied() == publisher.said
-            && self.receiver.set != held(publisher.speaker(), publisher.said);
+        let differs = sequencer.state() == SequencerState::Whole
+            && sequencer.applied() == publisher.published
+            && self.receiver.set != held(publisher.incarnation(), publisher.published);
         is_idle
             && !publisher.left
-            && (sequencer.speaker() != publisher.speaker()
-                || sequencer.known() < publisher.said
+            && (sequencer.incarnation() != publisher.incarnation()
+                || sequencer.known() < publisher.published
                 || !self.receiver.knows_address
                 || differs)
     }
 
     fn note_appended(&mut self, record: &Record) {
-        let (speaker, needs, gives) = match record {
-            Record::Events(speaker, events) => {
+        let (incarnation, needs, gives) = match record {
+            Record::Events(incarnation, events) => {
                 let last = events.last_event_id();
-                (speaker, events.first_event_id - 1, Some(last))
+                (incarnation, events.first_event_id - 1, Some(last))
             }
-            Record::Heartbeat(speaker, last, _) => (speaker, *last, None),
-            Record::Part(speaker, part) => {
+            Record::Heartbeat(incarnation, last, _) => (incarnation, *last, None),
+            Record::Part(incarnation, part) => {
                 let is_last = part.part + 1 == part.parts;
-                (speaker, 0, is_last.then_some(part.as_of))
+                (incarnation, 0, is_last.then_some(part.as_of))
             }
         };
-        let life = usize::try_from(speaker.epoch - 10).unwrap();
-        let so_far = self.explained[life];
+        let epoch = usize::try_from(incarnation.epoch - 10).unwrap();
+        let so_far = self.explained[epoch];
         if !matches!(record, Record::Part(..)) {
             self.unexplained |= so_far.is_none_or(|last| last < needs);
         }
-        self.explained[life] = so_far.max(gives);
+        self.explained[epoch] = so_far.max(gives);
     }
 
     fn lose(&mut self) -> Record {
@@ -201,7 +201,7 @@ impl World {
     fn ask(&mut self, bounds: &Bounds) {
         let sequencer = &self.receiver.sequencer;
         let (applied, known) = (sequencer.applied(), sequencer.known());
-        let is_current = sequencer.speaker() == self.publisher.speaker();
+        let is_current = sequencer.incarnation() == self.publisher.incarnation();
         let replay = (applied < known && is_current)
             .then(|| self.publisher.replay(applied + 1, bounds.ring))
             .flatten();
@@ -223,31 +223,37 @@ impl World {
             }
         };
         let publisher = &self.publisher;
-        let left = bounds.events[usize::from(publisher.life)].saturating_sub(publisher.said);
-        let is_last_life = publisher.life == 1 || self.faults.publisher_crashes == 0;
+        let left = bounds.events[usize::from(publisher.epoch)].saturating_sub(publisher.published);
+        let is_last_epoch = publisher.epoch == 1 || self.faults.publisher_crashes == 0;
         let lacks = self.receiver.lacks_records();
-        let elapsed = |gives_up| self.receiver.clone().tick(gives_up);
-        allow(Action::Say, left > 0);
-        allow(Action::SayTwo, left > 1 && bounds.batch_events > 1);
+        let tick = |gives_up| self.receiver.clone().tick(gives_up);
+        allow(Action::Publish, left > 0);
+        allow(Action::PublishTwo, left > 1 && bounds.batch_events > 1);
         allow(
             Action::Leave,
-            bounds.leaves && is_last_life && left == 0 && !publisher.left,
+            bounds.leaves && is_last_epoch && left == 0 && !publisher.left,
         );
         allow(Action::Beat, self.beats > 0 && !publisher.left);
-        allow(Action::BeatAgain, self.late_beats > 0 && self.would_learn());
+        allow(
+            Action::BeatAgain,
+            self.late_beats > 0 && self.heartbeat_would_help(),
+        );
         let waits = !publisher.outbox.is_empty() || publisher.outbox.awaits_snapshot();
         allow(Action::Append, waits && publisher.in_flight.is_none());
         allow(Action::Acknowledge, publisher.in_flight.is_some());
         allow(Action::Deliver, !self.log.is_empty());
-        allow(Action::Hear, !self.answer.is_empty());
+        allow(Action::ReceiveAnswer, !self.answer.is_empty());
         let can_ask = lacks && self.receiver.knows_address && !publisher.left;
         allow(Action::Ask, can_ask && self.asked == Asked::Nothing);
         let is_answered = self.asked != Asked::Nothing && self.answer.is_empty();
         let goes_on = can_ask && self.asked == Asked::Replay;
         allow(Action::AskForSnapshot, is_answered && goes_on);
         allow(Action::EndAttempt, is_answered && !goes_on);
-        allow(Action::GapOutlasts, elapsed(false) == Elapsed::GapOutlasted);
-        allow(Action::RecoveryOutlasts, elapsed(true) == Elapsed::GivenUp);
+        allow(Action::GapOutlasts, tick(false) == TickOutcome::GapTimedOut);
+        allow(
+            Action::RecoveryOutlasts,
+            tick(true) == TickOutcome::RecoveryTimedOut,
+        );
     }
 
     fn faults(&self, bounds: &Bounds, actions: &mut Vec<Action>) {
@@ -258,13 +264,13 @@ impl World {
             }
         };
         let logged = self.log.len();
-        let whole = self.receiver.sequencer.standing() == Standing::Whole;
+        let whole = self.receiver.sequencer.state() == SequencerState::Whole;
         let in_flight = self.publisher.in_flight.is_some();
         allow(Action::LoseAck, faults.lost_acks, in_flight);
         allow(Action::Drop, faults.drops, logged > 0);
         allow(Action::Duplicate, faults.duplicates, logged > 0);
         allow(Action::Overtake, faults.reorderings, logged > 1);
-        let can_restart = self.publisher.life == 0 && bounds.events[1] > 0;
+        let can_restart = self.publisher.epoch == 0 && bounds.events[1] > 0;
         allow(
             Action::CrashPublisher,
             faults.publisher_crashes,
@@ -277,8 +283,8 @@ impl World {
     fn step(&mut self, action: Action, bounds: &Bounds) {
         let broken = bounds.broken;
         match action {
-            Action::Say => self.publisher.say(1, broken),
-            Action::SayTwo => self.publisher.say(2, broken),
+            Action::Publish => self.publisher.publish(1, broken),
+            Action::PublishTwo => self.publisher.publish(2, broken),
             Action::Leave => self.publisher.leave(broken),
             Action::Beat => {
                 self.beats -= 1;
@@ -303,7 +309,7 @@ impl World {
                 let record = self.lose();
                 self.deliver(record, bounds);
             }
-            Action::Hear => {
+            Action::ReceiveAnswer => {
                 let record = self.answer.remove(0);
                 self.receiver.take(record, broken);
             }

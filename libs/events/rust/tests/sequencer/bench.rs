@@ -1,9 +1,10 @@
-//! A sequencer of one life and what is told to it; what both kinds of its rules are tested with.
+//! A sequencer under test, and helpers that feed it with records of one epoch.
 
 use kvatlas_events::sequencer::{
-    Closing, Digest, Elapsed, Events, Limits, Sequencer, SnapshotPart, Speaker, Standing, Step,
-    TIERS, Verdict,
+    Events, Incarnation, Limits, Sequencer, SequencerState, ShutdownReason, SnapshotPart, Step,
+    TickOutcome, TierDigest, Verdict,
 };
+use kvatlas_types::Tier;
 
 pub const LIMITS: Limits = Limits {
     hold_back_batches: 3,
@@ -13,7 +14,7 @@ pub const LIMITS: Limits = Limits {
     snapshot_hashes: 100,
 };
 pub const NOW_MS: u64 = 1_000_000;
-pub const LIFE: Speaker = Speaker {
+pub const INCARNATION: Incarnation = Incarnation {
     epoch: 5_000,
     instance: 7,
 };
@@ -43,43 +44,43 @@ impl Bench {
         bench
     }
 
-    pub fn events_of(&mut self, speaker: Speaker, first: u64, count: u32) -> Verdict {
+    pub fn events_of(&mut self, incarnation: Incarnation, first: u64, count: u32) -> Verdict {
         let events = Events {
             first_event_id: first,
             count,
-            closing: None,
+            shutdown: None,
             payload: first,
         };
         self.sequencer
-            .on_events(speaker, events, NOW_MS, &mut self.steps)
+            .on_events(incarnation, events, NOW_MS, &mut self.steps)
     }
 
     pub fn events(&mut self, first: u64, count: u32) -> Verdict {
-        self.events_of(LIFE, first, count)
+        self.events_of(INCARNATION, first, count)
     }
 
-    pub fn close(&mut self, first: u64, closing: Closing) -> Verdict {
+    pub fn close(&mut self, first: u64, reason: ShutdownReason) -> Verdict {
         let events = Events {
             first_event_id: first,
             count: 1,
-            closing: Some(closing),
+            shutdown: Some(reason),
             payload: first,
         };
         self.sequencer
-            .on_events(LIFE, events, NOW_MS, &mut self.steps)
+            .on_events(INCARNATION, events, NOW_MS, &mut self.steps)
     }
 
     pub fn heartbeat(&mut self, last: u64) -> Verdict {
         self.sequencer
-            .on_heartbeat(LIFE, last, NOW_MS, &mut self.steps)
+            .on_heartbeat(INCARNATION, last, NOW_MS, &mut self.steps)
     }
 
     pub fn part(&mut self, part: SnapshotPart) -> Verdict {
         self.sequencer
-            .on_snapshot_part(LIFE, part, NOW_MS, &mut self.steps)
+            .on_snapshot_part(INCARNATION, part, NOW_MS, &mut self.steps)
     }
 
-    pub fn tick(&mut self, after_ms: u64) -> Elapsed {
+    pub fn tick(&mut self, after_ms: u64) -> TickOutcome {
         self.sequencer.on_tick(NOW_MS + after_ms, &mut self.steps)
     }
 
@@ -103,14 +104,14 @@ impl Bench {
         })
     }
 
-    pub fn standing(&self) -> Standing {
-        self.sequencer.standing()
+    pub fn state(&self) -> SequencerState {
+        self.sequencer.state()
     }
 }
 
 pub fn snapshot(as_of: u64, sets: &[&[u64]]) -> Vec<SnapshotPart> {
-    let mut digests = [Digest::default(); TIERS];
-    digests[0] = Digest::of(&sets.concat());
+    let mut digests = [TierDigest::default(); Tier::COUNT];
+    digests[0] = TierDigest::of(&sets.concat());
     let parts = u32::try_from(sets.len()).unwrap();
     (0..parts)
         .zip(sets)

@@ -1,8 +1,10 @@
 //! One sentence of behaviour per test.
 
-use kvatlas_events::sequencer::{Closing, Elapsed, Speaker, Standing, Step, Verdict};
+use kvatlas_events::sequencer::{
+    Incarnation, SequencerState, ShutdownReason, Step, TickOutcome, Verdict,
+};
 
-use crate::bench::{Bench, LIFE, NOW_MS, snapshot};
+use crate::bench::{Bench, INCARNATION, NOW_MS, snapshot};
 
 #[test]
 fn consecutive_batches_are_applied_as_they_come() {
@@ -12,8 +14,8 @@ fn consecutive_batches_are_applied_as_they_come() {
     assert_eq!(bench.steps[0], Step::Empty);
     assert_eq!(bench.applied(), [(1, 0), (4, 0)]);
     assert_eq!(
-        (bench.sequencer.applied(), bench.standing()),
-        (4, Standing::Whole)
+        (bench.sequencer.applied(), bench.state()),
+        (4, SequencerState::Whole)
     );
 }
 
@@ -33,14 +35,14 @@ fn a_batch_ahead_waits_for_what_is_missing_and_a_short_gap_disturbs_nobody() {
     assert_eq!(bench.events(7, 2), Verdict::HeldBack);
     assert_eq!(bench.events(5, 2), Verdict::HeldBack);
     assert_eq!(bench.sequencer.held_back_events(), 4);
-    assert_eq!(bench.tick(100), Elapsed::Nothing);
-    assert_eq!(bench.standing(), Standing::Whole);
+    assert_eq!(bench.tick(100), TickOutcome::Nothing);
+    assert_eq!(bench.state(), SequencerState::Whole);
     assert_eq!(bench.events(3, 2), Verdict::Applied);
     assert_eq!(bench.applied(), [(3, 0), (5, 0), (7, 0)]);
-    assert_eq!(bench.tick(10_000), Elapsed::Nothing);
+    assert_eq!(bench.tick(10_000), TickOutcome::Nothing);
     assert_eq!(
-        (bench.standing(), bench.sequencer.held_back_events()),
-        (Standing::Whole, 0)
+        (bench.state(), bench.sequencer.held_back_events()),
+        (SequencerState::Whole, 0)
     );
 }
 
@@ -48,12 +50,12 @@ fn a_batch_ahead_waits_for_what_is_missing_and_a_short_gap_disturbs_nobody() {
 fn a_gap_that_outlasts_the_hold_back_needs_a_snapshot_but_its_late_events_heal_it_too() {
     let mut bench = Bench::whole_at(2);
     bench.events(4, 1);
-    assert_eq!(bench.tick(101), Elapsed::GapOutlasted);
+    assert_eq!(bench.tick(101), TickOutcome::GapTimedOut);
     assert!(bench.sequencer.needs_snapshot());
     assert_eq!(bench.events(3, 1), Verdict::Applied);
     assert_eq!(
-        (bench.standing(), bench.applied()),
-        (Standing::Whole, vec![(3, 0), (4, 0)])
+        (bench.state(), bench.applied()),
+        (SequencerState::Whole, vec![(3, 0), (4, 0)])
     );
 }
 
@@ -62,21 +64,21 @@ fn a_lost_last_event_shows_in_the_next_heartbeat() {
     let mut bench = Bench::whole_at(2);
     assert_eq!(bench.heartbeat(2), Verdict::Applied);
     assert_eq!(bench.heartbeat(3), Verdict::HeldBack);
-    assert_eq!(bench.tick(101), Elapsed::GapOutlasted);
+    assert_eq!(bench.tick(101), TickOutcome::GapTimedOut);
     assert_eq!(bench.heartbeat(1), Verdict::Seen);
-    assert_eq!(bench.standing(), Standing::Recovering);
+    assert_eq!(bench.state(), SequencerState::Recovering);
 }
 
 #[test]
-fn too_many_held_batches_end_the_patience_and_the_oldest_goes() {
+fn too_many_batches_held_back_start_a_recovery_and_the_oldest_is_dropped() {
     let mut bench = Bench::whole_at(1);
     for first in [3, 5, 7] {
         assert_eq!(bench.events(first, 1), Verdict::HeldBack);
     }
     assert_eq!(bench.events(9, 1), Verdict::HeldBackOverflow);
     assert_eq!(
-        (bench.standing(), bench.sequencer.held_back_events()),
-        (Standing::Recovering, 3)
+        (bench.state(), bench.sequencer.held_back_events()),
+        (SequencerState::Recovering, 3)
     );
     assert_eq!(bench.events(2, 1), Verdict::Applied);
     assert_eq!(
@@ -84,22 +86,22 @@ fn too_many_held_batches_end_the_patience_and_the_oldest_goes() {
         2,
         "event 3 was let go, so nothing after it is applied"
     );
-    assert_eq!(bench.standing(), Standing::Recovering);
+    assert_eq!(bench.state(), SequencerState::Recovering);
 }
 
 #[test]
 fn a_worker_first_seen_above_event_1_recovers_by_a_snapshot_and_the_tail_that_was_held() {
     let mut bench = Bench::new();
     assert_eq!(bench.events(50, 2), Verdict::HeldBack);
-    assert_eq!(bench.standing(), Standing::Recovering);
+    assert_eq!(bench.state(), SequencerState::Recovering);
     let parts = snapshot(50, &[&[1, 2], &[3]]);
     assert_eq!(bench.part(parts[1].clone()), Verdict::PartTaken);
     assert_eq!(bench.part(parts[0].clone()), Verdict::Applied);
     assert_eq!(bench.replaced(), Some(vec![1, 2, 3]));
     assert_eq!(bench.applied(), [(50, 1)]);
     assert_eq!(
-        (bench.sequencer.applied(), bench.standing()),
-        (51, Standing::Whole)
+        (bench.sequencer.applied(), bench.state()),
+        (51, SequencerState::Whole)
     );
 }
 
@@ -133,13 +135,13 @@ fn a_snapshot_whose_digest_is_wrong_changes_nothing_until_a_right_copy_of_the_pa
     assert_eq!(bench.part(parts[0].clone()), Verdict::PartTaken);
     assert_eq!(bench.part(torn), Verdict::SnapshotMismatch);
     assert_eq!(
-        (bench.replaced(), bench.standing()),
-        (None, Standing::Recovering)
+        (bench.replaced(), bench.state()),
+        (None, SequencerState::Recovering)
     );
     assert_eq!(bench.part(parts[1].clone()), Verdict::Applied);
     assert_eq!(
-        (bench.replaced(), bench.standing()),
-        (Some(vec![1, 2, 3]), Standing::Whole)
+        (bench.replaced(), bench.state()),
+        (Some(vec![1, 2, 3]), SequencerState::Whole)
     );
 }
 
@@ -157,16 +159,16 @@ fn a_snapshot_is_bounded_in_parts_and_in_hashes() {
 #[test]
 fn epochs_fence() {
     let mut bench = Bench::whole_at(4);
-    let older = Speaker {
-        epoch: LIFE.epoch - 1,
+    let older = Incarnation {
+        epoch: INCARNATION.epoch - 1,
         instance: 7,
     };
-    let rival = Speaker {
-        epoch: LIFE.epoch,
+    let rival = Incarnation {
+        epoch: INCARNATION.epoch,
         instance: 8,
     };
-    let newer = Speaker {
-        epoch: LIFE.epoch + 1,
+    let newer = Incarnation {
+        epoch: INCARNATION.epoch + 1,
         instance: 9,
     };
     assert_eq!(bench.events_of(older, 5, 1), Verdict::OlderEpoch);
@@ -175,20 +177,20 @@ fn epochs_fence() {
     assert_eq!(bench.events_of(newer, 1, 1), Verdict::Applied);
     assert_eq!(bench.steps[0], Step::Empty);
     assert_eq!(bench.events(5, 1), Verdict::OlderEpoch);
-    assert_eq!(bench.sequencer.speaker(), newer);
+    assert_eq!(bench.sequencer.incarnation(), newer);
 }
 
 #[test]
 fn an_epoch_more_than_ten_minutes_ahead_of_the_clock_is_refused() {
     let mut bench = Bench::whole_at(4);
     let limit_us = (NOW_MS + 600_000) * 1000;
-    let ahead = Speaker {
+    let ahead = Incarnation {
         epoch: limit_us + 1000,
         instance: 1,
     };
     assert_eq!(bench.events_of(ahead, 1, 1), Verdict::EpochAhead);
-    assert_eq!(bench.sequencer.speaker(), LIFE);
-    let near = Speaker {
+    assert_eq!(bench.sequencer.incarnation(), INCARNATION);
+    let near = Incarnation {
         epoch: limit_us,
         instance: 1,
     };
@@ -197,14 +199,14 @@ fn an_epoch_more_than_ten_minutes_ahead_of_the_clock_is_refused() {
 
 #[test]
 fn a_shutdown_waits_for_nothing_and_closes_the_epoch() {
-    for closing in [Closing::EngineGone, Closing::PublisherLeaving] {
+    for reason in [ShutdownReason::EngineGone, ShutdownReason::PublisherLeaving] {
         let mut bench = Bench::whole_at(4);
-        assert_eq!(bench.close(9, closing), Verdict::Applied);
-        assert_eq!(bench.steps, [Step::Close(closing)]);
-        assert_eq!(bench.standing(), Standing::Closed(closing));
+        assert_eq!(bench.close(9, reason), Verdict::Applied);
+        assert_eq!(bench.steps, [Step::Close(reason)]);
+        assert_eq!(bench.state(), SequencerState::Closed(reason));
         assert_eq!(bench.events(5, 1), Verdict::EpochClosed);
         assert_eq!(bench.heartbeat(9), Verdict::EpochClosed);
-        assert_eq!(bench.tick(1_000_000), Elapsed::Nothing);
+        assert_eq!(bench.tick(1_000_000), TickOutcome::Nothing);
     }
 }
 
@@ -213,18 +215,18 @@ fn a_recovery_that_takes_too_long_empties_the_set_once_and_still_takes_a_snapsho
     let mut bench = Bench::whole_at(2);
     bench.events(4, 1);
     bench.tick(101);
-    assert_eq!(bench.tick(1_101), Elapsed::Nothing);
-    assert_eq!(bench.tick(1_102), Elapsed::GivenUp);
+    assert_eq!(bench.tick(1_101), TickOutcome::Nothing);
+    assert_eq!(bench.tick(1_102), TickOutcome::RecoveryTimedOut);
     assert_eq!(bench.steps, [Step::Empty]);
     assert!(bench.sequencer.given_up());
-    assert_eq!(bench.tick(99_999), Elapsed::Nothing);
+    assert_eq!(bench.tick(99_999), TickOutcome::Nothing);
     assert_eq!(
         bench.part(snapshot(3, &[&[1]])[0].clone()),
         Verdict::Applied
     );
     assert_eq!(
-        (bench.sequencer.applied(), bench.standing()),
-        (4, Standing::Whole)
+        (bench.sequencer.applied(), bench.state()),
+        (4, SequencerState::Whole)
     );
 }
 
@@ -235,18 +237,18 @@ fn an_emptied_worker_heals_when_the_log_is_read_again_from_its_first_event() {
     bench.tick(101);
     bench.tick(1_102);
     assert_eq!(bench.events(1, 2), Verdict::Applied);
-    assert_eq!(bench.standing(), Standing::Recovering);
+    assert_eq!(bench.state(), SequencerState::Recovering);
     assert_eq!(bench.events(3, 1), Verdict::Applied);
     assert_eq!(
-        (bench.sequencer.applied(), bench.standing()),
-        (4, Standing::Whole)
+        (bench.sequencer.applied(), bench.state()),
+        (4, SequencerState::Whole)
     );
 }
 
 #[test]
-fn a_distrusted_set_is_left_alone_until_a_snapshot_of_the_same_event_replaces_it() {
+fn a_set_whose_digest_differs_is_left_alone_until_a_snapshot_of_the_same_event_replaces_it() {
     let mut bench = Bench::whole_at(6);
-    bench.sequencer.distrust(NOW_MS);
+    bench.sequencer.on_digest_mismatch(NOW_MS);
     assert_eq!(bench.events(7, 1), Verdict::HeldBack);
     assert!(bench.applied().is_empty());
     assert_eq!(
@@ -254,11 +256,11 @@ fn a_distrusted_set_is_left_alone_until_a_snapshot_of_the_same_event_replaces_it
         Verdict::Applied
     );
     assert_eq!(bench.applied(), [(7, 0)]);
-    assert_eq!(bench.standing(), Standing::Whole);
+    assert_eq!(bench.state(), SequencerState::Whole);
 }
 
 #[test]
-fn a_life_that_opens_with_a_snapshot_is_not_taken_for_one_that_opened_empty() {
+fn an_epoch_that_opens_with_a_snapshot_is_not_taken_for_one_that_opened_empty() {
     let mut bench = Bench::new();
     let parts = snapshot(0, &[&[1], &[2]]);
     assert_eq!(bench.part(parts[0].clone()), Verdict::PartTaken);
@@ -269,8 +271,8 @@ fn a_life_that_opens_with_a_snapshot_is_not_taken_for_one_that_opened_empty() {
         (Some(vec![1, 2]), vec![(1, 0)])
     );
     assert_eq!(
-        (bench.sequencer.applied(), bench.standing()),
-        (1, Standing::Whole)
+        (bench.sequencer.applied(), bench.state()),
+        (1, SequencerState::Whole)
     );
 }
 
@@ -280,7 +282,7 @@ fn a_gap_of_2_to_the_37_costs_neither_time_nor_memory_and_a_snapshot_heals_it() 
     let far = 1 << 37;
     assert_eq!(bench.events(far, 5), Verdict::HeldBack);
     assert_eq!(bench.sequencer.held_back_events(), 5);
-    assert_eq!(bench.tick(101), Elapsed::GapOutlasted);
+    assert_eq!(bench.tick(101), TickOutcome::GapTimedOut);
     assert_eq!(
         bench.part(snapshot(far + 2, &[&[1]])[0].clone()),
         Verdict::Applied
@@ -293,11 +295,11 @@ fn a_gap_of_2_to_the_37_costs_neither_time_nor_memory_and_a_snapshot_heals_it() 
 fn an_empty_life_is_whole_from_its_first_heartbeat_and_its_empty_snapshot() {
     let mut bench = Bench::new();
     assert_eq!(bench.heartbeat(0), Verdict::Applied);
-    assert_eq!(bench.standing(), Standing::Whole);
+    assert_eq!(bench.state(), SequencerState::Whole);
     let mut bench = Bench::new();
     assert_eq!(bench.part(snapshot(0, &[&[]])[0].clone()), Verdict::Applied);
     assert_eq!(
-        (bench.replaced(), bench.standing()),
-        (Some(vec![]), Standing::Whole)
+        (bench.replaced(), bench.state()),
+        (Some(vec![]), SequencerState::Whole)
     );
 }

@@ -1,0 +1,1 @@
+"""The event log as one topic of a Kafka cluster."""

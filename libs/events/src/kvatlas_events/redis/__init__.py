@@ -1,0 +1,1 @@
+"""The event log as streams of a Redis or Valkey server or cluster."""
