@@ -12,13 +12,13 @@ from kvatlas_chassis.net import HostPort
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Obstacles = Callable[[], Sequence[str]]
-"""Says what keeps the service from its work; empty: it is ready."""
+"""Returns the reasons why the service is not ready; empty: it is ready."""
 
 
 class AdminServer:
-    """Serves health and metrics on an address of its own, off the path of requests.
+    """Serves health and metrics on their own address, from `start` to `close`.
 
-    Owns its socket; `close` releases it. Runs on the service's event loop.
+    It runs on the service's event loop.
     """
 
     def __init__(self, runner: web.AppRunner, address: HostPort) -> None:
@@ -49,7 +49,7 @@ class AdminServer:
 
 
 async def bind(runner: web.AppRunner, listen: HostPort, *, what: str) -> HostPort:
-    """Listen on `listen` and return the address it became; on failure clean the runner up.
+    """Listen on `listen` and return the bound address; on failure clean the runner up.
 
     Raises:
         FatalError: the address is in use or not ours.

@@ -1,8 +1,8 @@
 """Settings: parsed once, checked, immutable.
 
 Every setting is a field of a `Settings` class, a flag, an environment variable
-`KVATLAS__<SERVICE>__<SETTING>` and a key of the YAML file; flag over environment over file.
-A name that is none of them is an error, in all three places. Keys may be written with `-` or `_`.
+`KVATLAS__<SERVICE>__<SETTING>` and a key of the YAML file. Flags win over the environment, and the
+environment over the file. An unknown name is an error in all three. Keys take `-` or `_`.
 """
 
 import argparse
@@ -32,14 +32,19 @@ class Settings(BaseModel):
 
 
 class ServiceSettings(Settings):
-    """What every service can be told."""
+    """Settings of every service."""
 
     admin: HostPort = Field(
-        default=HostPort("127.0.0.1", 0), description="where /healthz, /readyz and /metrics listen"
+        default=HostPort("127.0.0.1", 0),
+        description="address of /healthz, /readyz and /metrics; port 0: any free port",
     )
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["text", "json"] = "text"
-    grace_s: float = Field(default=10.0, ge=0, description="time to finish after SIGTERM, seconds")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="least severe level that is logged"
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="format of a log line on stderr"
+    )
+    grace_s: float = Field(default=10.0, ge=0, description="seconds to finish after SIGTERM")
 
 
 S = TypeVar("S", bound=Settings)
@@ -63,7 +68,7 @@ def load_settings(
         description: the first lines of `--help`.
 
     Raises:
-        SettingsError: one line a problem, each naming the setting and where it came from.
+        SettingsError: one line that names every problem, its setting and its origin.
     """
     flags = _parse_flags(settings, service=service, argv=argv, description=description)
     file = flags.pop("config", None)
@@ -91,11 +96,12 @@ def _parse_flags(
         prog=f"kvatlas {service}",
         description=description,
         epilog=f"Every flag is also an environment variable ({_variable(service, 'SETTING')}) "
-        "and a key of the configuration file.",
+        "and a key of the configuration file. Flags override the environment, which overrides "
+        "the file.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    parser.add_argument("--config", metavar="FILE.yaml", help="settings as YAML")
+    parser.add_argument("--config", metavar="FILE.yaml", help="configuration file")
     for name, field in settings.model_fields.items():
         if not _only_in_file(field):
             _add_flag(parser, name, field)
@@ -110,15 +116,18 @@ class _Parser(argparse.ArgumentParser):
 def _add_flag(parser: argparse.ArgumentParser, name: str, field: FieldInfo) -> None:
     flag = "--" + name.replace("_", "-")
     text = field.description or ""
-    if not field.is_required() and field.default not in (None, "", ()):
+    if field.is_required():
+        text = f"{text} (required)".strip()
+    elif field.default not in (None, "", ()):
         text = f"{text} (default: {_shown(field.default)})".strip()
     text = text.replace("%", "%%")
+    metavar = _metavar(field)
     if field.annotation is bool:
         parser.add_argument(flag, dest=name, action=argparse.BooleanOptionalAction, help=text)
     elif _is_list(field):
-        parser.add_argument(flag, dest=name, action="extend", nargs="+", help=text, metavar="X")
+        parser.add_argument(flag, dest=name, action="extend", nargs="+", help=text, metavar=metavar)
     else:
-        parser.add_argument(flag, dest=name, help=text, metavar=_metavar(field))
+        parser.add_argument(flag, dest=name, help=text, metavar=metavar)
 
 
 def _shown(default: object) -> str:
@@ -129,17 +138,17 @@ def _shown(default: object) -> str:
 
 def _metavar(field: FieldInfo) -> str:
     kind = _alternatives(field.annotation)[0]
-    if typing.get_origin(kind) is typing.Annotated:
+    if typing.get_origin(kind) in (typing.Annotated, list, tuple):
         kind = typing.get_args(kind)[0]
     if typing.get_origin(kind) is Literal:
-        return "|".join(str(choice) for choice in typing.get_args(kind))
+        return "|".join(str(choice) for choice in typing.get_args(kind) if choice)
     plain = {int: "N", float: "X", str: "TEXT", Path: "PATH", HostPort: "H:P"}
     name = kind.__name__.upper() if isinstance(kind, type) else "VALUE"
     return plain.get(typing.cast("Any", kind), name)
 
 
 def _alternatives(annotation: object) -> tuple[object, ...]:
-    """`X | None` is the same to its reader as `X`."""
+    """Return the types of `X | None` but for None."""
     if typing.get_origin(annotation) in (types.UnionType, typing.Union):
         return tuple(a for a in typing.get_args(annotation) if a is not type(None))
     return (annotation,)
@@ -150,7 +159,7 @@ def _is_list(field: FieldInfo) -> bool:
 
 
 def _only_in_file(field: FieldInfo) -> bool:
-    """Tables and lists of tables have no flag and no environment variable."""
+    """Return whether a field is a table or a list of tables: it has no flag and no variable."""
     for annotation in _alternatives(field.annotation):
         inner = (annotation, *typing.get_args(annotation))
         if any(isinstance(a, type) and issubclass(a, (BaseModel, dict)) for a in inner):
@@ -166,7 +175,7 @@ def _read_file(name: str) -> dict[str, Any]:
     except OSError as error:
         raise SettingsError(f"configuration file {name}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"configuration file {name} is no YAML: {error}") from None
+        raise SettingsError(f"configuration file {name} is not YAML: {error}") from None
     if document is None:
         return {}
     if not isinstance(document, dict):
@@ -175,7 +184,7 @@ def _read_file(name: str) -> dict[str, Any]:
 
 
 def _underscored(table: dict[object, Any]) -> dict[str, Any]:
-    """Keys of tables and of lists of tables, `-` as `_`; labels and the like stay as written."""
+    """Replace `-` by `_` in the keys of a table and of its lists of tables, not in its tables."""
     result: dict[str, Any] = {}
     for key, value in table.items():
         name = str(key).replace("-", "_")
@@ -219,7 +228,7 @@ def _read_environment(
 
 
 def _elements(text: str) -> list[str]:
-    """What a list's variable names: between commas, but for those within a URL of several hosts."""
+    """Split a list at its commas, except at those between the hosts of one URL."""
     elements: list[str] = []
     for part in filter(None, map(str.strip, text.split(","))):
         if elements and "://" in elements[-1] and not _BEGINS_URL.match(part):

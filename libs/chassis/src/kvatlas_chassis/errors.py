@@ -1,8 +1,8 @@
-"""Errors that end a process: one line for the person who can act on it, and an exit status."""
+"""Errors that end a process with one line on stderr and an exit status."""
 
 
 class FatalError(Exception):
-    """The process cannot do its work; `str(error)` says why and what to change."""
+    """The process cannot work; the text says why and what to change."""
 
     exit_status = 1
 

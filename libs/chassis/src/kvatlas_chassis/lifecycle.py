@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class StopSignal:
-    """Set by SIGTERM or SIGINT, once; a second one ends the process at once, by default action."""
+    """Set by the first SIGTERM or SIGINT; a second one kills the process."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -39,7 +39,7 @@ class StopSignal:
             signal.signal(other, signal.SIG_DFL)
 
     async def wait(self, tasks: TaskSet | None = None) -> None:
-        """Wait for the signal; raise what a task of `tasks` raised, if one fails before."""
+        """Wait for the signal, or until a task of `tasks` fails; then raise its error."""
         if tasks is None:
             await self._event.wait()
             return
@@ -56,7 +56,7 @@ class StopSignal:
 
 
 def announce_ready(**facts: object) -> None:
-    """Print the one line that stdout ever sees: `{"ready": true, "listen": …, "admin": …}`."""
+    """Print the only line on stdout: `{"ready": true, "listen": …, "admin": …}`."""
     line = json.dumps({"ready": True} | {name: _plain(fact) for name, fact in facts.items()})
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
@@ -72,7 +72,7 @@ def run_service(
 ) -> int:
     """Read the settings of `kvatlas SERVICE` and run `serve(settings)` on uvloop to its end.
 
-    Returns the exit status. What ends the process early is told in one line on stderr.
+    Returns the exit status. A FatalError ends the process with one line on stderr.
     """
     try:
         loaded = load_settings(

@@ -1,4 +1,4 @@
-"""Logs go to stderr, a line an entry; stdout belongs to the ready line alone."""
+"""Logging to stderr, one line per entry. Stdout carries only the ready line."""
 
 import json
 import logging

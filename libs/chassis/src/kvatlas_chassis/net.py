@@ -11,7 +11,7 @@ _PORT_MAX = 65_535
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """A TCP address. Port 0 asks the system for a free one."""
+    """A TCP address. To listen on port 0 means any free port."""
 
     host: str
     port: int

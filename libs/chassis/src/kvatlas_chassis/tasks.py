@@ -1,4 +1,4 @@
-"""Background tasks of a service: none is forgotten, and none dies unnoticed."""
+"""Sets of background tasks, whose failures are never lost."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -6,10 +6,10 @@ from typing import Any
 
 
 class TaskSet:
-    """The background tasks that one owner started.
+    """The background tasks of one owner.
 
-    A task that fails reports to `failed`, which the service awaits beside its stop signal; a
-    failure is never swallowed. `close` cancels what still runs and waits for it.
+    `failed` raises the first failure; the service awaits it beside its stop signal. `close` cancels
+    the tasks that still run, and waits for them.
     """
 
     def __init__(self) -> None:
@@ -42,4 +42,4 @@ class TaskSet:
         error = task.exception()
         if error is not None and not self._failed.done():
             self._failed.set_exception(error)
-            self._failed.exception()  # retrieved here: a service may end without awaiting it
+            self._failed.exception()  # mark as retrieved: a service may end without awaiting it

@@ -1,15 +1,15 @@
-//! Where a call goes.
+//! The URI of a method on a server.
 
 use http::Uri;
 use http::uri::{Authority, Parts, PathAndQuery, Scheme};
 use tonic::Status;
 
-/// The URI of the method at `path`, on the server at `host:port`.
+/// Returns the URI of the method at `path` on the server at `host:port`.
 ///
 /// # Errors
-/// INVALID_ARGUMENT: no `host:port`.
+/// INVALID_ARGUMENT: `address` is not `host:port`.
 pub fn uri(address: &str, path: &'static str) -> Result<Uri, Status> {
-    let invalid = || Status::invalid_argument(format!("'{address}' is no host:port"));
+    let invalid = || Status::invalid_argument(format!("'{address}' is not host:port"));
     let authority: Authority = address.parse().map_err(|_| invalid())?;
     if authority.port().is_none() || authority.host().is_empty() {
         return Err(invalid());

@@ -1,19 +1,19 @@
-//! How long to wait before a server that refused is tried again.
+//! Exponential backoff with jitter between attempts to connect.
 
 use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(20);
 const MAX: Duration = Duration::from_secs(1);
 
-/// Waits that double from 20 ms to a second, each shortened by up to a half at random, so that the
-/// clients of a restarted server do not come back all at once.
+/// Pauses that double from 20 ms to 1 s. The jitter takes up to half of each away, so the clients of a
+/// restarted server do not return all at once.
 pub struct Backoff {
     next: Duration,
     random: u64,
 }
 
 impl Backoff {
-    /// Starts at the shortest wait; `random` seeds the jitter.
+    /// Starts with the shortest pause; `random` seeds the jitter.
     pub fn new(random: u64) -> Self {
         Self {
             next: FIRST,
@@ -21,21 +21,21 @@ impl Backoff {
         }
     }
 
-    /// The wait before the next attempt.
-    pub fn wait(&mut self) -> Duration {
-        // A linear congruential step, of which the upper bits are used: any sequence that differs
-        // between clients will do.
+    /// Returns the pause before the next attempt, and doubles the one after it.
+    pub fn next_pause(&mut self) -> Duration {
+        // The upper bits of a linear congruential step: any sequence that differs between clients
+        // is good enough.
         self.random = self
             .random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
         let share = (self.random >> 11) as f64 / (1u64 << 53) as f64;
-        let wait = self.next.mul_f64(1.0 - share / 2.0);
+        let pause = self.next.mul_f64(1.0 - share / 2.0);
         self.next = (self.next * 2).min(MAX);
-        wait
+        pause
     }
 
-    /// The server answered: begin with the shortest wait again.
+    /// Starts again with the shortest pause, after the server answered.
     pub fn reset(&mut self) {
         self.next = FIRST;
     }
@@ -46,17 +46,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_to_the_bound_and_begin_again() {
+    fn pauses_grow_to_the_bound_and_begin_again() {
         let mut backoff = Backoff::new(7);
-        let waits: Vec<Duration> = (0..20).map(|_| backoff.wait()).collect();
-        assert!(waits[0] >= FIRST / 2 && waits[0] <= FIRST);
-        assert!(waits[19] >= MAX / 2 && waits[19] <= MAX);
+        let pauses: Vec<Duration> = (0..20).map(|_| backoff.next_pause()).collect();
+        assert!(pauses[0] >= FIRST / 2 && pauses[0] <= FIRST);
+        assert!(pauses[19] >= MAX / 2 && pauses[19] <= MAX);
         backoff.reset();
-        assert!(backoff.wait() <= FIRST);
+        assert!(backoff.next_pause() <= FIRST);
     }
 
     #[test]
-    fn two_clients_wait_differently() {
-        assert_ne!(Backoff::new(1).wait(), Backoff::new(3).wait());
+    fn two_clients_pause_differently() {
+        assert_ne!(Backoff::new(1).next_pause(), Backoff::new(3).next_pause());
     }
 }

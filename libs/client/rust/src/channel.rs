@@ -1,4 +1,4 @@
-//! A channel to one server: blocking calls for threads, spawned ones for event loops.
+//! `FindMatches` of one server: blocking calls for threads, spawned calls for event loops.
 
 use std::future::Future;
 use std::process;
@@ -7,18 +7,17 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::Uri;
+use kvatlas_wire::v1::FindMatchesResponse;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tonic::{Code, Status};
 
-use crate::link::{Link, keep};
-use crate::message::{Matches, Query, decode, encode};
-use crate::{address, call, runtime};
+use crate::connection::{ConnectionState, keep_connected};
+use crate::find_matches::{Query, decode, encode};
+use crate::{address, grpc, io_thread};
 
 const PATH: &str = "/kvatlas.v1.Indexer/FindMatches";
-/// Longer than anyone waits; beyond it a timer would overflow.
-const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3_600);
 
 /// One server's `FindMatches`. Thread-safe; connects when first used.
 pub struct Channel {
@@ -29,16 +28,16 @@ pub struct Channel {
 
 enum State {
     Idle,
-    /// In the process of this id; a forked child makes a connection of its own.
-    Open(u32, Handle, watch::Receiver<Link>),
+    /// Opened by the process of this id; a forked child opens its own.
+    Open(u32, Handle, watch::Receiver<ConnectionState>),
     Closed,
 }
 
 impl Channel {
-    /// A channel to `host:port`, not yet connected.
+    /// Makes a channel to `host:port`, not yet connected.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT: no `host:port`.
+    /// INVALID_ARGUMENT: `address` is not `host:port`.
     pub fn new(address: &str) -> Result<Self, Status> {
         Ok(Self {
             address: address.to_owned(),
@@ -47,60 +46,64 @@ impl Channel {
         })
     }
 
-    /// Asks, and blocks the thread for at most `limit`. Not to be called on an I/O thread.
+    /// Asks, and blocks the thread for at most `limit`. Must not be called on the I/O thread.
     ///
     /// # Errors
     /// The server's status; DEADLINE_EXCEEDED after `limit`; UNAVAILABLE without a connection;
     /// CANCELLED when closed.
-    pub fn find_matches(&self, query: &Query<'_>, limit: Duration) -> Result<Matches, Status> {
+    pub fn find_matches(
+        &self,
+        query: &Query<'_>,
+        limit: Duration,
+    ) -> Result<FindMatchesResponse, Status> {
         let message = encode(query)?;
-        let (runtime, link) = self.open()?;
-        runtime.block_on(answer(link, Arc::clone(&self.uri), message, limit))
+        let (runtime, state) = self.open()?;
+        runtime.block_on(answer(state, Arc::clone(&self.uri), message, limit))
     }
 
-    /// Asks, and hands the outcome to `done` on the I/O thread, which `done` must not hold up.
+    /// Asks, and calls `done` with the outcome on the I/O thread, which `done` must not block.
     ///
     /// # Errors
-    /// As [`Self::find_matches`], for what can be told at once; `done` is not called then.
+    /// As [`Self::find_matches`], for errors that are known at once; `done` is not called then.
     pub fn find_matches_soon(
         &self,
         query: &Query<'_>,
         limit: Duration,
-        done: impl FnOnce(Result<Matches, Status>) + Send + 'static,
+        done: impl FnOnce(Result<FindMatchesResponse, Status>) + Send + 'static,
     ) -> Result<(), Status> {
         let message = encode(query)?;
-        let (runtime, link) = self.open()?;
-        let call = answer(link, Arc::clone(&self.uri), message, limit);
+        let (runtime, state) = self.open()?;
+        let call = answer(state, Arc::clone(&self.uri), message, limit);
         runtime.spawn(async move { done(call.await) });
         Ok(())
     }
 
-    /// Gives up the connection. Calls under way may finish on it; new ones are CANCELLED.
+    /// Closes the connection. Calls under way may finish on it; new ones are CANCELLED.
     pub fn close(&self) {
         let mut state = self.lock();
         let previous = std::mem::replace(&mut *state, State::Closed);
         forget_if_foreign(previous);
     }
 
-    fn open(&self) -> Result<(Handle, watch::Receiver<Link>), Status> {
+    fn open(&self) -> Result<(Handle, watch::Receiver<ConnectionState>), Status> {
         let mut state = self.lock();
         match &*state {
             State::Closed => return Err(Status::cancelled("the channel is closed")),
-            State::Open(pid, runtime, link) if *pid == process::id() => {
-                return Ok((runtime.clone(), link.clone()));
+            State::Open(pid, runtime, connection) if *pid == process::id() => {
+                return Ok((runtime.clone(), connection.clone()));
             }
             State::Idle | State::Open(..) => (),
         }
-        let runtime = runtime::open()?;
-        let (sender, link) = watch::channel(Link::Connecting);
-        runtime.spawn(keep(self.address.clone(), sender));
-        let opened = State::Open(process::id(), runtime.clone(), link.clone());
+        let runtime = io_thread::open()?;
+        let (sender, connection) = watch::channel(ConnectionState::Connecting);
+        runtime.spawn(keep_connected(self.address.clone(), sender));
+        let opened = State::Open(process::id(), runtime.clone(), connection.clone());
         forget_if_foreign(std::mem::replace(&mut *state, opened));
-        Ok((runtime, link))
+        Ok((runtime, connection))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        // Every change is one assignment, so a panic elsewhere leaves nothing half done.
+        // Every change is one assignment, so a panic leaves nothing half done.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -111,7 +114,7 @@ impl Drop for Channel {
     }
 }
 
-/// A parent's connection, in a forked child, belongs to threads that are not here: never touch it.
+/// Leaks a parent's connection in a forked child: it belongs to threads that do not exist here.
 fn forget_if_foreign(state: State) {
     if matches!(state, State::Open(pid, ..) if pid != process::id()) {
         std::mem::forget(state);
@@ -124,18 +127,17 @@ fn too_late(limit: Duration) -> Status {
 }
 
 fn answer(
-    link: watch::Receiver<Link>,
+    state: watch::Receiver<ConnectionState>,
     uri: Arc<Uri>,
     message: Bytes,
     limit: Duration,
-) -> impl Future<Output = Result<Matches, Status>> + Send {
-    let limit = limit.min(TIMEOUT_MAX);
+) -> impl Future<Output = Result<FindMatchesResponse, Status>> + Send {
+    let limit = limit.min(grpc::WAIT_MAX);
     async move {
         let begin = Instant::now();
-        let outcome = timeout(limit, call::unary(link, &uri, message, limit)).await;
+        let outcome = timeout(limit, grpc::unary(state, &uri, message, limit)).await;
         match outcome {
-            // The server was told the same limit, and its timer can be the one that is heard first;
-            // tonic's says CANCELLED.
+            // The server has the same limit, and its timer may fire first; tonic then says CANCELLED.
             Ok(Err(status)) if status.code() == Code::Cancelled && begin.elapsed() >= limit => {
                 Err(too_late(limit))
             }

@@ -1,11 +1,14 @@
-//! One `kvatlas.v1.Indexer.Ingest` call over a connection of its own: requests out, one answer to each
-//! back, in order.
+//! One `Ingest` call over a connection of its own: requests out, one answer to each back, in order.
 //!
-//! Appends of any number of tasks share it. Each is cut into requests and is answered once, when the
-//! last of them has been. When the stream ends, for whatever reason, every append that waits is told
-//! why; whoever has more to send opens another one. Nothing is sent again by itself. A server that is
-//! silent for too long while an append waits ends it, too: nobody knows what it is doing. One that
-//! answers request after request is slow, and giving it up would only have it do the same again.
+//! Any number of tasks append. An append is cut into requests and completes once, when the last of
+//! them is answered. When the stream ends, every append that waits fails with the reason, and the
+//! caller opens another stream. Nothing is sent again automatically.
+//!
+//! A server that is silent for too long while an append waits ends the stream, because its state is
+//! unknown. A server that answers request after request is only slow: a new stream would send it the
+//! same work again.
+
+mod requests;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -21,121 +24,116 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::{Code, Status};
 
-use crate::call::{not_grpc, outcome, request};
-use crate::ingest_requests::{PREFIX_LEN, encode};
-use crate::link::dial;
-use crate::{address, call, runtime};
+use crate::connection::dial;
+use crate::grpc::{ANSWER_BYTES_MAX, PREFIX_BYTES, WAIT_MAX};
+use crate::{address, grpc, io_thread};
 
 const PATH: &str = "/kvatlas.v1.Indexer/Ingest";
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// Longer than anyone waits; beyond it a timer would overflow.
-const ANSWER_MAX: Duration = Duration::from_secs(24 * 3_600);
-/// An answer names the workers of one request; nobody has so many that it gets near.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-type Answered = Box<dyn FnOnce(Result<IngestResponse, Status>) + Send>;
+type Done = Box<dyn FnOnce(Result<IngestResponse, Status>) + Send>;
 
-/// One append on its way: encoded requests, and who waits for the answers to all of them.
+/// One append on its way to the server.
 struct Append {
     requests: Vec<Bytes>,
-    waiting: Waiting,
+    pending: Pending,
 }
 
-/// What has been answered of an append.
-struct Waiting {
+/// An append whose requests are not all answered.
+struct Pending {
     since: Instant,
-    left: usize,
+    unanswered: usize,
     answer: IngestResponse,
-    answered: Answered,
+    done: Done,
 }
 
-/// How long the server may be silent while an append waits.
+/// Limit of the server's silence while an append waits.
 #[derive(Clone, Copy)]
-struct Patience(Duration);
+struct SilenceLimit(Duration);
 
-impl Patience {
-    /// When the append that is next will have waited for too long since the server was `heard`; far
-    /// off, if there is none.
-    fn until(self, waiting: &VecDeque<Waiting>, heard: Instant) -> Instant {
-        let since = waiting.front().map_or_else(Instant::now, |next| next.since);
-        since.max(heard) + self.0
+impl SilenceLimit {
+    /// Returns when the first pending append will have waited too long since `last_answer`; without
+    /// one, a time in the future.
+    fn deadline(self, pending: &VecDeque<Pending>, last_answer: Instant) -> Instant {
+        let since = pending.front().map_or_else(Instant::now, |next| next.since);
+        since.max(last_answer) + self.0
     }
 
-    fn over(self) -> Status {
+    fn exceeded(self) -> Status {
         let limit_s = self.0.as_secs_f64();
         Status::deadline_exceeded(format!("it does not answer within {limit_s} s"))
     }
 }
 
-/// See the module. Connects at once, in the background; dropped or closed, it ends.
+/// An `Ingest` call; see the module. Dropping or closing it ends the call.
 pub struct IngestStream {
     appends: Mutex<Option<UnboundedSender<Append>>>,
-    /// Why the call has ended, for whoever comes too late to be told: a connection that is refused
-    /// can be over before the first append.
-    over: Arc<OnceLock<Status>>,
+    /// Why the call has ended. A refused connection can end it before the first append.
+    end: Arc<OnceLock<Status>>,
 }
 
 impl IngestStream {
-    /// Opens a call to the indexer at `host:port`. Whether it can be reached, the appends are told.
+    /// Opens a call to the indexer at `host:port`; it connects in the background. Appends fail if it
+    /// cannot connect.
     ///
-    /// `answer_max`: connected, it may be silent for so long while an append waits.
+    /// `silence_max`: how long a connected server may be silent while an append waits.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT: no `host:port`; RESOURCE_EXHAUSTED: no I/O thread.
-    pub fn open(address: &str, answer_max: Duration) -> Result<Self, Status> {
+    /// INVALID_ARGUMENT: `address` is not `host:port`; RESOURCE_EXHAUSTED: no I/O thread.
+    pub fn open(address: &str, silence_max: Duration) -> Result<Self, Status> {
         let uri = address::uri(address, PATH)?;
-        let (appends, coming) = unbounded_channel();
-        let patience = Patience(answer_max.min(ANSWER_MAX));
-        let over = Arc::new(OnceLock::new());
-        let told = Arc::clone(&over);
-        runtime::open()?.spawn(run(address.to_owned(), uri, patience, coming, told));
+        let (appends, receiver) = unbounded_channel();
+        let limit = SilenceLimit(silence_max.min(WAIT_MAX));
+        let end = Arc::new(OnceLock::new());
+        let shared_end = Arc::clone(&end);
+        io_thread::open()?.spawn(run(address.to_owned(), uri, limit, receiver, shared_end));
         let appends = Mutex::new(Some(appends));
-        Ok(Self { appends, over })
+        Ok(Self { appends, end })
     }
 
-    /// The call has ended: `append` would only fail.
+    /// Returns whether the call has ended, so `append` would fail.
     pub fn is_over(&self) -> bool {
         self.lock().as_ref().is_none_or(UnboundedSender::is_closed)
     }
 
-    /// Sends records, framed as events.proto says, after those of earlier appends.
+    /// Sends records, framed as in events.proto, after those of earlier appends.
     ///
-    /// `answered` is called exactly once, on the I/O thread, which it must not hold up: with the
-    /// answers to all requests taken together (counts added, the first rejection, all positions), or
-    /// with the status by which the call ended.
+    /// `done` is called exactly once, on the I/O thread, which it must not block: with the combined
+    /// answers to all requests (counts added, the first rejection, all positions), or with the status
+    /// that ended the call.
     ///
     /// # Errors
-    /// UNAVAILABLE: the call had ended before, and why; INVALID_ARGUMENT: a record of 4 GiB.
-    /// `answered` is not called then.
+    /// UNAVAILABLE: the call had ended before, with the reason; INVALID_ARGUMENT: a record of 4 GiB or
+    /// more. `done` is not called then.
     pub fn append<'a>(
         &self,
         records: impl IntoIterator<Item = &'a [u8]>,
-        answered: impl FnOnce(Result<IngestResponse, Status>) + Send + 'static,
+        done: impl FnOnce(Result<IngestResponse, Status>) + Send + 'static,
     ) -> Result<(), Status> {
-        let requests = encode(records)?;
-        let waiting = Waiting {
+        let requests = requests::encode(records)?;
+        let pending = Pending {
             since: Instant::now(),
-            left: requests.len(),
+            unanswered: requests.len(),
             answer: IngestResponse::default(),
-            answered: Box::new(answered),
+            done: Box::new(done),
         };
         let ended = || {
-            let why = self.over.get().map(Status::message);
-            Status::unavailable(why.unwrap_or("the stream has ended"))
+            let reason = self.end.get().map(Status::message);
+            Status::unavailable(reason.unwrap_or("the stream has ended"))
         };
         let appends = self.lock();
         let appends = appends.as_ref().ok_or_else(ended)?;
-        let append = Append { requests, waiting };
+        let append = Append { requests, pending };
         appends.send(append).map_err(|_| ended())
     }
 
-    /// Ends the call; appends that wait are CANCELLED.
+    /// Ends the call; appends that wait fail with CANCELLED.
     pub fn close(&self) {
         self.lock().take();
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<UnboundedSender<Append>>> {
-        // What happens under the lock cannot be left half done by a panic.
+        // A panic under the lock leaves nothing half done.
         self.appends.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -143,30 +141,30 @@ impl IngestStream {
 async fn run(
     address: String,
     uri: Uri,
-    patience: Patience,
+    limit: SilenceLimit,
     mut appends: UnboundedReceiver<Append>,
-    told: Arc<OnceLock<Status>>,
+    shared_end: Arc<OnceLock<Status>>,
 ) {
-    let mut waiting = VecDeque::new();
-    let over = converse(&address, &uri, patience, &mut appends, &mut waiting).await;
-    // Before anybody can find the stream closed.
-    let over = told.get_or_init(|| over);
+    let mut pending = VecDeque::new();
+    let end = run_call(&address, &uri, limit, &mut appends, &mut pending).await;
+    // Set before anybody can find the stream closed.
+    let end = shared_end.get_or_init(|| end);
     appends.close();
     while let Some(append) = appends.recv().await {
-        waiting.push_back(append.waiting);
+        pending.push_back(append.pending);
     }
-    for each in waiting {
-        (each.answered)(Err(over.clone()));
+    for each in pending {
+        (each.done)(Err(end.clone()));
     }
 }
 
-/// Sends and receives until the call is over, and says why it is.
-async fn converse(
+/// Connects, then sends and receives until the call ends; returns the reason.
+async fn run_call(
     address: &str,
     uri: &Uri,
-    patience: Patience,
+    limit: SilenceLimit,
     appends: &mut UnboundedReceiver<Append>,
-    waiting: &mut VecDeque<Waiting>,
+    pending: &mut VecDeque<Pending>,
 ) -> Status {
     let (sender, connection) = match timeout(CONNECT_MAX, dial(address)).await {
         Ok(Ok(dialled)) => dialled,
@@ -178,36 +176,36 @@ async fn converse(
     };
     let connection = tokio::spawn(connection);
     let begun = match sender.ready().await {
-        Ok(mut sender) => sender.send_request(request(uri, None), false),
+        Ok(mut sender) => sender.send_request(grpc::request(uri, None), false),
         Err(error) => Err(error),
     };
-    let over = match begun {
+    let end = match begun {
         Ok((head, requests)) => {
-            let answers = Answers::to(head);
-            exchange(requests, answers, patience, appends, waiting).await
+            let answers = Answers::new(head);
+            exchange(requests, answers, limit, appends, pending).await
         }
-        Err(error) => lost(&error),
+        Err(error) => connection_status(&error),
     };
     connection.abort();
-    over
+    end
 }
 
 async fn exchange(
     mut requests: SendStream<Bytes>,
     mut answers: Answers,
-    patience: Patience,
+    limit: SilenceLimit,
     appends: &mut UnboundedReceiver<Append>,
-    waiting: &mut VecDeque<Waiting>,
+    pending: &mut VecDeque<Pending>,
 ) -> Status {
-    // What came while there was no connection has not waited for the server yet.
-    let mut heard = Instant::now();
+    // Appends from before the connection have not waited for the server yet.
+    let mut last_answer = Instant::now();
     let mut sends = true;
     loop {
         tokio::select! {
             append = appends.recv(), if sends => match append {
                 Some(append) => {
-                    waiting.push_back(append.waiting);
-                    // When this fails the call is over, and `answers` comes to know why.
+                    pending.push_back(append.pending);
+                    // If this fails the call has ended, and `answers` returns the reason.
                     sends = append
                         .requests
                         .into_iter()
@@ -215,40 +213,40 @@ async fn exchange(
                 }
                 None => return Status::cancelled("the stream was ended on this side"),
             },
-            () = sleep_until(patience.until(waiting, heard)), if !waiting.is_empty() => {
-                return patience.over();
+            () = sleep_until(limit.deadline(pending, last_answer)), if !pending.is_empty() => {
+                return limit.exceeded();
             }
-            answer = answers.next() => match answer.and_then(|answer| settle(waiting, answer)) {
-                Ok(()) => heard = Instant::now(),
-                Err(over) => return over,
+            answer = answers.next() => match answer.and_then(|answer| add_answer(pending, answer)) {
+                Ok(()) => last_answer = Instant::now(),
+                Err(end) => return end,
             },
         }
     }
 }
 
-/// Gives an answer to the append that is next.
-fn settle(waiting: &mut VecDeque<Waiting>, answer: IngestResponse) -> Result<(), Status> {
-    let Some(next) = waiting.front_mut() else {
+/// Adds an answer to the first pending append, and completes the append if it is the last one.
+fn add_answer(pending: &mut VecDeque<Pending>, answer: IngestResponse) -> Result<(), Status> {
+    let Some(next) = pending.front_mut() else {
         return Err(Status::internal("an answer to no request"));
     };
-    next.left -= 1;
-    let all = &mut next.answer;
-    // What a stranger counts may be anything.
-    all.accepted = all.accepted.saturating_add(answer.accepted);
-    all.rejected = all.rejected.saturating_add(answer.rejected);
-    if all.first_rejection.is_empty() {
-        all.first_rejection = answer.first_rejection;
+    next.unanswered -= 1;
+    let sum = &mut next.answer;
+    // A foreign server may send any numbers.
+    sum.accepted = sum.accepted.saturating_add(answer.accepted);
+    sum.rejected = sum.rejected.saturating_add(answer.rejected);
+    if sum.first_rejection.is_empty() {
+        sum.first_rejection = answer.first_rejection;
     }
-    all.positions.extend(answer.positions);
-    if next.left == 0
-        && let Some(done) = waiting.pop_front()
+    sum.positions.extend(answer.positions);
+    if next.unanswered == 0
+        && let Some(answered) = pending.pop_front()
     {
-        (done.answered)(Ok(done.answer));
+        (answered.done)(Ok(answered.answer));
     }
     Ok(())
 }
 
-/// The other direction of the call.
+/// The receiving direction of the call.
 struct Answers {
     body: Body,
     received: BytesMut,
@@ -260,79 +258,83 @@ enum Body {
 }
 
 impl Answers {
-    fn to(head: ResponseFuture) -> Self {
+    fn new(head: ResponseFuture) -> Self {
         Self {
             body: Body::Awaited(head),
             received: BytesMut::new(),
         }
     }
 
-    /// The next answer; Err: the call is over. Loses nothing when it is dropped while it waits.
+    /// Returns the next answer; Err: the call has ended. Cancel safe.
     async fn next(&mut self) -> Result<IngestResponse, Status> {
         loop {
-            if let Some(answer) = self.whole()? {
+            if let Some(answer) = self.take_complete()? {
                 return Ok(answer);
             }
             match &mut self.body {
                 Body::Awaited(head) => {
-                    let (head, body) = head.await.map_err(|error| lost(&error))?.into_parts();
+                    let (head, body) = head
+                        .await
+                        .map_err(|error| connection_status(&error))?
+                        .into_parts();
                     if head.status != StatusCode::OK {
-                        return Err(not_grpc(head.status));
+                        return Err(grpc::not_grpc(head.status));
                     }
                     if head.headers.contains_key("grpc-status") {
-                        return Err(ended(Some(&head.headers)));
+                        return Err(end_status(Some(&head.headers)));
                     }
                     self.body = Body::Open(body);
                 }
                 Body::Open(body) => match body.data().await {
                     Some(data) => {
-                        let data = data.map_err(|error| lost(&error))?;
+                        let data = data.map_err(|error| connection_status(&error))?;
                         let room = body.flow_control().release_capacity(data.len());
-                        room.map_err(|error| lost(&error))?;
+                        room.map_err(|error| connection_status(&error))?;
                         self.received.extend_from_slice(&data);
                     }
                     None => {
-                        let trailers = body.trailers().await.map_err(|error| lost(&error))?;
-                        return Err(ended(trailers.as_ref()));
+                        let trailers = body.trailers().await;
+                        let trailers = trailers.map_err(|error| connection_status(&error))?;
+                        return Err(end_status(trailers.as_ref()));
                     }
                 },
             }
         }
     }
 
-    /// Takes an answer from what was received, once it is whole.
-    fn whole(&mut self) -> Result<Option<IngestResponse>, Status> {
-        let Some((prefix, rest)) = self.received.split_first_chunk::<PREFIX_LEN>() else {
+    /// Takes one answer from the received bytes, if it is complete.
+    fn take_complete(&mut self) -> Result<Option<IngestResponse>, Status> {
+        let Some((prefix, rest)) = self.received.split_first_chunk::<PREFIX_BYTES>() else {
             return Ok(None);
         };
-        let [compressed, a, b, c, d] = *prefix;
-        let len = u32::from_be_bytes([a, b, c, d]) as usize;
-        if compressed != 0 || len > ANSWER_BYTES_MAX {
+        let [compressed, length @ ..] = *prefix;
+        let length = u32::from_be_bytes(length) as usize;
+        if compressed != 0 || length > ANSWER_BYTES_MAX {
             return Err(Status::internal("an answer that is compressed or too long"));
         }
-        if rest.len() < len {
+        if rest.len() < length {
             return Ok(None);
         }
-        let message = self.received.split_to(PREFIX_LEN + len);
-        let answer = IngestResponse::decode(&message[PREFIX_LEN..]);
+        let message = self.received.split_to(PREFIX_BYTES + length);
+        let answer = IngestResponse::decode(&message[PREFIX_BYTES..]);
         answer.map(Some).map_err(|error| {
-            Status::internal(format!("an answer that is no IngestResponse: {error}"))
+            Status::internal(format!("an answer that is not an IngestResponse: {error}"))
         })
     }
 }
 
-/// How the call was lost. A server that is stopped resets its streams as cancelled, and on this side nobody has
-/// cancelled: the other side is gone, as when its connection is.
-fn lost(error: &h2::Error) -> Status {
-    match call::status(error) {
+/// Returns the status of a lost connection. A server that stops resets its streams as cancelled; this
+/// side has cancelled nothing, so the server is gone: UNAVAILABLE.
+fn connection_status(error: &h2::Error) -> Status {
+    match grpc::status(error) {
         status if status.code() == Code::Cancelled => Status::unavailable(status.message()),
         status => status,
     }
 }
 
-/// Why the server ended the call; it never does of itself when all is well.
-fn ended(trailers: Option<&HeaderMap>) -> Status {
-    match outcome(trailers) {
+/// Returns why the server ended the call; a healthy server never does.
+fn end_status(trailers: Option<&HeaderMap>) -> Status {
+    match grpc::outcome(trailers) {
         Ok(()) => Status::unavailable("the stream was ended on the other side"),
         Err(status) => status,
     }

@@ -1,33 +1,33 @@
-//! A lean gRPC client of `kvatlas.v1.Indexer`: of `FindMatches`, and of `Ingest`.
+//! A lean gRPC client of two methods of `kvatlas.v1.Indexer`: `FindMatches` and `Ingest`.
 //!
-//! A frontend asks for every request, within a deadline of milliseconds, and a publisher tells of every
-//! step of its engine, on cores that they share with other work; a general-purpose client spends most
-//! of such a core on layers that one method does not need. This one is HTTP/2 (`h2`) with gRPC's
-//! framing. `FindMatches` is one message each way:
+//! A frontend asks for every request, within a deadline of milliseconds. A publisher sends every step
+//! of its engine. Both share their cores with other work, and a general-purpose client would spend
+//! most of such a core on layers that one method does not need. This client is HTTP/2 (`h2`) with
+//! gRPC's framing, on one I/O thread per process.
 //!
-//! 1. `message` encodes the query, its hashes by one copy, and decodes the answer;
-//! 2. `link` keeps one connection to the server and makes it again in the background;
-//! 3. `call` sends a message over it and waits for the answer, no longer than the deadline;
-//! 4. `channel` joins them, behind blocking and spawned calls on the one I/O thread of `runtime`.
+//! | module | what |
+//! |---|---|
+//! | `channel` | one server's `FindMatches`: blocking calls and spawned calls |
+//! | `find_matches` | encodes the query, its hashes by one copy, and decodes the answer |
+//! | `connection` | keeps one connection to a server and replaces it in the background |
+//! | `grpc` | one call over a connection: headers, deadline, status |
+//! | `ingest` | one long `Ingest` call over a connection of its own |
+//! | `io_thread`, `backoff`, `address` | the I/O thread, the pauses between attempts, `host:port` |
 //!
-//! `ingest` is one long call over a connection of its own, which ends with it; `ingest_requests` encodes
-//! what it sends.
-//!
-//! Errors are gRPC statuses. A call on a connection that is known to be down fails at once, so that
-//! the caller can ask another server within its deadline.
+//! Errors are gRPC statuses. A call on a connection that is known to be down fails at once, so the
+//! caller can ask another server within its deadline.
 
 mod address;
 mod backoff;
-mod call;
 mod channel;
+mod connection;
+mod find_matches;
+mod grpc;
 mod ingest;
-mod ingest_requests;
-mod link;
-mod message;
-mod runtime;
+mod io_thread;
 
 pub use channel::Channel;
+pub use find_matches::Query;
 pub use ingest::IngestStream;
-pub use kvatlas_wire::v1::IngestResponse;
-pub use message::{Matches, Query};
+pub use kvatlas_wire::v1::{FindMatchesResponse, IngestResponse};
 pub use tonic::{Code, Status};

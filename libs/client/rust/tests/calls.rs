@@ -5,7 +5,7 @@ mod server;
 
 use std::time::{Duration, Instant};
 
-use kvatlas_client::{Channel, Code, Matches, Query, Status};
+use kvatlas_client::{Channel, Code, FindMatchesResponse, Query, Status};
 use server::Running;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
@@ -31,12 +31,12 @@ fn query<'a>(model: &'a str, hashes: &'a [u64]) -> Query<'a> {
     }
 }
 
-fn code(outcome: Result<Matches, Status>) -> Code {
+fn code(outcome: Result<FindMatchesResponse, Status>) -> Code {
     outcome.expect_err("an error was expected").code()
 }
 
 /// Asks until the outcome is as wanted: the connection is made in the background.
-fn until(channel: &Channel, wanted: impl Fn(&Result<Matches, Status>) -> bool) {
+fn until(channel: &Channel, wanted: impl Fn(&Result<FindMatchesResponse, Status>) -> bool) {
     let begin = Instant::now();
     loop {
         let outcome = channel.find_matches(&query("", &[1]), PATIENCE);

@@ -9,26 +9,21 @@ from kvatlas_client.errors import (
     QueryRejected,
 )
 from kvatlas_client.indexer import Indexer
-from kvatlas_client.transport import Backend
 from kvatlas_client.types import (
     CellTerms,
-    Load,
     LogStatus,
-    Matches,
     ReplicaHealth,
     ReplicaStatus,
-    Tier,
-    TierDigest,
     WorkerInfo,
-    WorkerKey,
     WorkersChange,
     WorkerState,
     WorkerStatus,
 )
+from kvatlas_native import Matches
+from kvatlas_wire import Load, Tier, TierDigest, WorkerKey
 
 __all__ = [
     "AsyncIndexer",
-    "Backend",
     "CallFailed",
     "CellMismatch",
     "CellTerms",

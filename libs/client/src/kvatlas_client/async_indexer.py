@@ -9,29 +9,24 @@ from types import TracebackType
 from typing import Self
 
 from kvatlas_client.errors import CallFailed
-from kvatlas_client.grpc_async import Control, GrpcAsyncTransport
+from kvatlas_client.failover import Attempts
+from kvatlas_client.grpc_transport import GrpcControl
 from kvatlas_client.health import Replicas
-from kvatlas_client.native import NativeAsyncTransport
+from kvatlas_client.native_transport import NativeAsyncTransport
 from kvatlas_client.query import make_query
-from kvatlas_client.settings import (
-    DEADLINE_MS,
-    STATUS_TIMEOUT_S,
-    deadline_in_s,
-    make_settings,
-)
-from kvatlas_client.transport import AsyncTransport, Backend
-from kvatlas_client.tries import Tries
-from kvatlas_client.types import Matches, ReplicaHealth, ReplicaStatus, WorkersChange
+from kvatlas_client.settings import DEADLINE_MS, STATUS_TIMEOUT_S, deadline_in_s, make_settings
+from kvatlas_client.types import ReplicaHealth, ReplicaStatus, WorkersChange
 from kvatlas_client.watch import Watch
 from kvatlas_hashing import CONTRACT
 from kvatlas_hashing.arrays import Hashes, Tokens
+from kvatlas_native import Matches
 
 
 class AsyncIndexer:
     """Asks a cell's indexer replicas which workers hold a prompt, and follows its workers.
 
-    As `Indexer`, on one event loop: the one that runs when it is first used. Use it in an `async
-    with` block, or await `close`.
+    Like `Indexer`, for the event loop on which it is first used. Use it in an `async with` block, or
+    await `close`.
     """
 
     def __init__(
@@ -42,20 +37,18 @@ class AsyncIndexer:
         block_size: int = 0,
         hash_contract: str = CONTRACT,
         deadline_ms: float = DEADLINE_MS,
-        backend: Backend = "native",
     ) -> None:
-        """Connects when first used; arguments and errors as of `Indexer`."""
+        """Connects when first used; for arguments and errors see `Indexer`."""
         self._settings = make_settings(
             replicas,
             model=model,
             block_size=block_size,
             hash_contract=hash_contract,
             deadline_ms=deadline_ms,
-            backend=backend,
         )
         self._replicas = Replicas(self._settings.replicas, Random())
-        self._transport: AsyncTransport | None = None
-        self._control: Control | None = None
+        self._transport: NativeAsyncTransport | None = None
+        self._control: GrpcControl | None = None
         self._watch: Watch | None = None
         self._closed = False
 
@@ -72,7 +65,7 @@ class AsyncIndexer:
         exact: bool = False,
         deadline_ms: float | None = None,
     ) -> Matches:
-        """Which workers hold how many leading blocks of a prompt; all as `Indexer.find_matches`."""
+        """Find the workers that hold leading blocks of a prompt; see `Indexer.find_matches`."""
         query = make_query(
             self._settings.terms,
             tokens=tokens,
@@ -88,23 +81,23 @@ class AsyncIndexer:
         deadline_s = (
             self._settings.deadline_s if deadline_ms is None else deadline_in_s(deadline_ms)
         )
-        tries = Tries(self._replicas, self._settings.terms, deadline_s, time.monotonic)
-        for attempt in tries:
+        attempts = Attempts(self._replicas, self._settings.terms, deadline_s, time.monotonic)
+        for attempt in attempts:
             try:
                 matches = await transport.find_matches(attempt.replica, query, attempt.timeout_s)
             except CallFailed as failure:
-                tries.failed(failure)
+                attempts.failed(failure)
             else:
-                tries.answered(attempt)
+                attempts.answered(attempt)
                 return matches
-        raise tries.exhausted()
+        raise attempts.exhausted()
 
     async def watch_workers(self) -> AsyncGenerator[WorkersChange]:
-        """The workers of the cell: all of them first, then every change, for ever.
+        """Yield the workers of the cell: all of them first, then every change, for ever.
 
-        When a replica fails or ends its stream another one's follows, which begins with all workers
-        again. It waits out a time without any replica; `watching` tells of it. Ends when the client
-        is closed.
+        When a replica fails or ends its stream, another replica's stream follows, which begins with
+        all workers again. While no replica answers it waits; `watching` is None then. It ends when
+        the client is closed.
 
         Raises:
             CellMismatch: a replica serves another model, block size or hash contract.
@@ -118,11 +111,11 @@ class AsyncIndexer:
 
     @property
     def watching(self) -> str | None:
-        """The replica whose workers `watch_workers` follows; None while there is none."""
+        """Address of the replica that `watch_workers` follows; None while there is none."""
         return self._watch.replica if self._watch is not None else None
 
     async def status(self, replica: str, *, timeout_s: float = STATUS_TIMEOUT_S) -> ReplicaStatus:
-        """What one replica says of itself. CallFailed: it does not answer."""
+        """Ask one replica for its status. CallFailed: it does not answer."""
         if replica not in self._settings.replicas:
             raise ValueError(f"'{replica}' is none of this client's replicas")
         return await self._open_control().status(replica, timeout_s)
@@ -130,7 +123,7 @@ class AsyncIndexer:
     async def get_status(
         self, *, timeout_s: float = STATUS_TIMEOUT_S
     ) -> Mapping[str, ReplicaStatus | CallFailed]:
-        """What every replica says of itself, or why it does not, by address; all asked at once."""
+        """Ask every replica at once for its status; the answer or the failure, by address."""
 
         async def ask(replica: str) -> ReplicaStatus | CallFailed:
             try:
@@ -143,11 +136,11 @@ class AsyncIndexer:
         return dict(zip(replicas, answers, strict=True))
 
     def replicas(self) -> list[ReplicaHealth]:
-        """What was observed of each replica, in the order of configuration."""
+        """Return this client's observations of each replica, in the order of configuration."""
         return self._replicas.observed()
 
     async def close(self) -> None:
-        """Give up all connections and streams; further calls raise RuntimeError. May be repeated."""
+        """Close all connections and streams; further calls raise RuntimeError. May be repeated."""
         self._closed = True
         transport, self._transport = self._transport, None
         control, self._control = self._control, None
@@ -156,19 +149,16 @@ class AsyncIndexer:
         if control is not None:
             await control.close()
 
-    def _open_transport(self) -> AsyncTransport:
+    def _open_transport(self) -> NativeAsyncTransport:
         self._check_open()
         if self._transport is None:
-            make = (
-                NativeAsyncTransport if self._settings.backend == "native" else GrpcAsyncTransport
-            )
-            self._transport = make(self._settings.replicas)
+            self._transport = NativeAsyncTransport(self._settings.replicas)
         return self._transport
 
-    def _open_control(self) -> Control:
+    def _open_control(self) -> GrpcControl:
         self._check_open()
         if self._control is None:
-            self._control = Control(self._settings.replicas)
+            self._control = GrpcControl(self._settings.replicas)
         return self._control
 
     def _check_open(self) -> None:

@@ -1,28 +1,22 @@
-"""Protobuf to plain values and back; the only file that touches generated code."""
+"""Encodes requests and decodes answers of `WatchWorkers` and `GetStatus`.
+
+This is the only file that uses generated code. A malformed answer raises `DecodeError`.
+"""
 
 from collections.abc import Iterable
 
-import numpy as np
-from google.protobuf.message import DecodeError
-
-from kvatlas_client.query import Query
 from kvatlas_client.types import (
     CellTerms,
-    Load,
     LogStatus,
-    Matches,
     ReplicaStatus,
-    Tier,
-    TierDigest,
     WorkerInfo,
-    WorkerKey,
     WorkersChange,
     WorkerState,
     WorkerStatus,
 )
+from kvatlas_wire import Load, Tier, TierDigest, WorkerKey
 from kvatlas_wire.v1 import events_pb2, indexer_pb2
 
-FIND_MATCHES = "/kvatlas.v1.Indexer/FindMatches"
 WATCH_WORKERS = "/kvatlas.v1.Indexer/WatchWorkers"
 GET_STATUS = "/kvatlas.v1.Indexer/GetStatus"
 
@@ -32,64 +26,18 @@ _STATES = {
     indexer_pb2.WORKER_STATE_STALE: WorkerState.STALE,
     indexer_pb2.WORKER_STATE_OVER_BUDGET: WorkerState.OVER_BUDGET,
 }
-_TIERS = {
-    events_pb2.TIER_DEVICE: Tier.DEVICE,
-    events_pb2.TIER_HOST: Tier.HOST,
-    events_pb2.TIER_DISK: Tier.DISK,
-    events_pb2.TIER_REMOTE: Tier.REMOTE,
-}
-# Field number and wire type 2 (bytes), as protobuf writes a packed field's key.
-_CHUNK_HASHES_KEY = bytes([4 << 3 | 2])
-_SEQUENCE_HASHES_KEY = bytes([5 << 3 | 2])
-
-
-class Uneven(ValueError):  # noqa: N818 - the name says what happened
-    """The parallel columns of an answer differ in length."""
-
-
-# Everything that decoding can raise.
-Undecodable = (Uneven, DecodeError)
-
-
-def encode_query(query: Query) -> bytes:
-    """A FindMatchesRequest; the packed hashes are appended as they lie in memory."""
-    scalars = indexer_pb2.FindMatchesRequest(
-        model=query.terms.model,
-        block_size=query.terms.block_size,
-        hash_contract=query.terms.hash_contract,
-        limit=query.limit,
-        exact=query.exact,
-    ).SerializeToString()
-    if not query.hashes.size:
-        return scalars
-    key = _CHUNK_HASHES_KEY if query.chunks else _SEQUENCE_HASHES_KEY
-    packed = query.hashes.astype("<u8", copy=False).tobytes()
-    return b"".join((scalars, key, _varint(len(packed)), packed))
-
-
-def decode_matches(data: bytes, replica: str) -> Matches:
-    """The columns of a FindMatchesResponse. Undecodable: malformed."""
-    message = indexer_pb2.FindMatchesResponse.FromString(data)
-    count = len(message.worker_ids)
-    if len(message.dp_ranks) != count or len(message.depths) != count:
-        raise Uneven("the answer's columns differ in length")
-    return Matches(
-        np.fromiter(message.worker_ids, np.uint64, count),
-        np.fromiter(message.dp_ranks, np.uint32, count),
-        np.fromiter(message.depths, np.uint32, count),
-        replica,
-    )
+_TIERS = {events_pb2.Tier.Value(f"TIER_{tier.name}"): tier for tier in Tier}
 
 
 def encode_watch(terms: CellTerms) -> bytes:
-    """A WatchWorkersRequest."""
+    """Encode a WatchWorkersRequest."""
     return indexer_pb2.WatchWorkersRequest(
         model=terms.model, block_size=terms.block_size, hash_contract=terms.hash_contract
     ).SerializeToString()
 
 
 def decode_change(data: bytes, replica: str) -> tuple[WorkersChange, CellTerms]:
-    """A WatchWorkersResponse, and what the cell speaks, which only the first one tells."""
+    """Decode a WatchWorkersResponse, and the cell's terms, which only the first one has."""
     message = indexer_pb2.WatchWorkersResponse.FromString(data)
     change = WorkersChange(
         full=message.full,
@@ -101,12 +49,12 @@ def decode_change(data: bytes, replica: str) -> tuple[WorkersChange, CellTerms]:
 
 
 def encode_get_status() -> bytes:
-    """A GetStatusRequest."""
+    """Encode a GetStatusRequest."""
     return indexer_pb2.GetStatusRequest().SerializeToString()
 
 
 def decode_status(data: bytes) -> ReplicaStatus:
-    """A GetStatusResponse."""
+    """Decode a GetStatusResponse."""
     message = indexer_pb2.GetStatusResponse.FromString(data)
     return ReplicaStatus(
         replica_id=message.replica_id,
@@ -148,7 +96,7 @@ def _info(message: indexer_pb2.WorkerInfo) -> WorkerInfo:
     return WorkerInfo(
         worker_id=message.worker.worker_id,
         dp_rank=message.worker.dp_rank,
-        # A state of a later version: whatever it is, not one that is matched today.
+        # A state that this version does not know counts as stale: not matched.
         state=_STATES.get(message.state, WorkerState.STALE),
         epoch=message.epoch,
         engine_url=message.engine_url,
@@ -163,12 +111,3 @@ def _info(message: indexer_pb2.WorkerInfo) -> WorkerInfo:
         last_event_id=message.last_event_id,
         heartbeat_age_ms=message.heartbeat_age_ms,
     )
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:  # noqa: PLR2004 - seven bits a byte
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)

@@ -1,39 +1,43 @@
-"""What can go wrong with a question, by who can act on it."""
+"""Errors of the client, by who can act on them."""
 
 from collections.abc import Sequence
 
 from kvatlas_client.types import CellTerms
 
+# gRPC statuses that the client itself reports, by the numbers of its specification.
+CANCELLED = 1
+INTERNAL = 13
+
 
 class IndexerError(Exception):
-    """The base of what the client raises besides ValueError and TypeError for wrong arguments."""
+    """Base of all errors except ValueError and TypeError for wrong arguments."""
 
 
-class NoReplicaAnswered(IndexerError):  # noqa: N818 - the name says what happened
+class NoReplicaAnswered(IndexerError):  # noqa: N818 - named for what it is
     """The deadline is over, or every replica failed: route without an answer."""
 
     def __init__(self, deadline_s: float, failures: Sequence["CallFailed"]) -> None:
-        """`failures`: of each replica that was tried, in order."""
+        """`failures`: one per replica tried, in order."""
         tried = "; ".join(str(failure) for failure in failures) or "none could be tried"
         super().__init__(f"no replica answered within {deadline_s * 1e3:g} ms: {tried}")
         self.failures = tuple(failures)
 
 
-class CellMismatch(IndexerError):  # noqa: N818 - the name says what happened
+class CellMismatch(IndexerError):  # noqa: N818 - named for what it is
     """A replica serves another model, block size or hash contract: the configuration is wrong."""
 
     def __init__(self, replica: str, asked: CellTerms, text: str) -> None:
-        """`text`: what the replica serves, in words."""
+        """`text`: the terms that the replica serves, in words."""
         super().__init__(f"{replica}: {text} (asked for {asked})")
         self.replica = replica
         self.asked = asked
 
 
-class QueryRejected(IndexerError, ValueError):  # noqa: N818 - the name says what happened
-    """A replica calls the question malformed; asking another would not help."""
+class QueryRejected(IndexerError, ValueError):  # noqa: N818 - named for what it is
+    """A replica calls the query malformed; another replica would, too."""
 
 
-class CallFailed(IndexerError):  # noqa: N818 - the name says what happened
+class CallFailed(IndexerError):  # noqa: N818 - named for what it is
     """One call to one replica ended with a gRPC status that is not OK."""
 
     def __init__(self, replica: str, code: int, message: str) -> None:

@@ -1,8 +1,8 @@
-"""Which replica to ask next, by what was observed of each. Pure: the clock and chance are arguments.
+"""Chooses the replica to ask next, from what was observed of each. Time and randomness are arguments.
 
-A replica that failed is tried last until a backoff is over, longer with every failure in a row. Then
-one call tries it first again, and all others do when that one was answered. Replicas in good health
-take turns, so that each sees its share of the calls and each one's failure is noticed.
+A replica that failed is tried last until its backoff is over; each failure in a row doubles the
+backoff. Then one call tries it first again, and if that is answered, all calls do. Healthy replicas
+take turns, so each gets its share of the calls and every failure is noticed.
 """
 
 import threading
@@ -16,10 +16,10 @@ BACKOFF_MAX_S = 5.0
 
 
 class Replicas:
-    """The observed health of all replicas. Thread-safe; every method is a few steps under a lock."""
+    """Observed health of all replicas. Thread-safe; every method holds a lock for a few steps."""
 
     def __init__(self, addresses: Sequence[str], rng: Random) -> None:
-        """Begins with everyone in good health; `rng` picks who is first, and jitters backoffs."""
+        """All replicas start healthy; `rng` picks the first one and jitters backoffs."""
         self._states = [_State(address) for address in addresses]
         self._failing = False
         count = len(addresses)
@@ -31,24 +31,24 @@ class Replicas:
         self._lock = threading.Lock()
 
     def order(self, now_s: float) -> Sequence[str]:
-        """All addresses, the one to ask first in front."""
+        """Return all addresses, the one to ask first in front."""
         with self._lock:
             count = len(self._states)
             self._turn = (self._turn + 1) % count
             if not self._failing:
                 return self._rotations[self._turn]
             turns = [self._states[(self._turn + i) % count] for i in range(count)]
-            # Stable: those that may be asked (0) keep their turns, the others follow by time.
+            # Stable: replicas that may be asked (0) keep their turns, the others follow by time.
             turns.sort(key=lambda state: max(0.0, state.retry_s - now_s))
             first = turns[0]
             if first.failures and first.retry_s <= now_s:
-                # Only this call tries it; unless it succeeds the others keep to healthy ones.
+                # Only this call tries it; until it succeeds, other calls use healthy replicas.
                 first.retry_s = now_s + self._backoff_s(first.failures)
                 first.probed = True
             return [state.address for state in turns]
 
     def answered(self, address: str) -> None:
-        """The replica is in good health."""
+        """Report that the replica answered."""
         if not self._failing:
             return
         with self._lock:
@@ -58,11 +58,11 @@ class Replicas:
             self._failing = any(state.failures for state in self._states)
 
     def failed(self, address: str, now_s: float, error: str) -> None:
-        """The replica could not be reached in time, or says that it cannot serve."""
+        """Report that the replica was not reached in time, or cannot serve."""
         with self._lock:
             state = self._find(address)
             self._failing = True
-            # Calls that were under way together fail together: that is one failure.
+            # Calls under way at the same time fail together; that is one failure.
             if not state.failures or state.probed or state.retry_s <= now_s:
                 state.failures += 1
                 state.probed = False
@@ -70,12 +70,12 @@ class Replicas:
             state.last_error = error
 
     def wait_s(self, now_s: float) -> float:
-        """Seconds until some replica may be asked again; 0 if one may be now."""
+        """Return the seconds until some replica may be asked; 0: now."""
         with self._lock:
             return max(0.0, min(state.retry_s for state in self._states) - now_s)
 
     def observed(self) -> list[ReplicaHealth]:
-        """A copy of what is known, in the order of configuration."""
+        """Return a copy of the observations, in the order of configuration."""
         with self._lock:
             return [ReplicaHealth(s.address, s.failures, s.last_error) for s in self._states]
 

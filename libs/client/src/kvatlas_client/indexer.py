@@ -7,28 +7,23 @@ from types import TracebackType
 from typing import Self
 
 from kvatlas_client.errors import CallFailed
-from kvatlas_client.grpc_sync import GrpcTransport
+from kvatlas_client.failover import Attempts
+from kvatlas_client.grpc_transport import GrpcStatus
 from kvatlas_client.health import Replicas
-from kvatlas_client.native import NativeTransport
+from kvatlas_client.native_transport import NativeTransport
 from kvatlas_client.query import make_query
-from kvatlas_client.settings import (
-    DEADLINE_MS,
-    STATUS_TIMEOUT_S,
-    deadline_in_s,
-    make_settings,
-)
-from kvatlas_client.transport import Backend, Transport
-from kvatlas_client.tries import Tries
-from kvatlas_client.types import Matches, ReplicaHealth, ReplicaStatus
+from kvatlas_client.settings import DEADLINE_MS, STATUS_TIMEOUT_S, deadline_in_s, make_settings
+from kvatlas_client.types import ReplicaHealth, ReplicaStatus
 from kvatlas_hashing import CONTRACT
 from kvatlas_hashing.arrays import Hashes, Tokens
+from kvatlas_native import Matches
 
 
 class Indexer:
     """Asks a cell's indexer replicas which workers hold a prompt; from any number of threads.
 
-    A question goes to one replica, and to the next if that one fails or takes more than its share of
-    the deadline. Use it in a `with` block, or call `close`.
+    A query goes to one replica, and to the next one if that fails or takes more than its share of the
+    deadline. Use it in a `with` block, or call `close`.
     """
 
     def __init__(
@@ -39,17 +34,15 @@ class Indexer:
         block_size: int = 0,
         hash_contract: str = CONTRACT,
         deadline_ms: float = DEADLINE_MS,
-        backend: Backend = "native",
     ) -> None:
         """Connects when first used.
 
         Args:
             replicas: addresses, host:port.
-            model: the cell's; replicas of another refuse. "": not checked.
-            block_size: the cell's tokens per block. 0: not checked, and tokens cannot be hashed.
-            hash_contract: the cell's. "": not checked.
-            deadline_ms: for one question, all tries together, unless the question says otherwise.
-            backend: "native", or "grpc" for grpcio in pure form.
+            model: model of the cell; replicas that serve another one refuse. "": not checked.
+            block_size: tokens per block in the cell. 0: not checked, and tokens cannot be hashed.
+            hash_contract: hash contract of the cell. "": not checked.
+            deadline_ms: default deadline of a query with all its attempts, in milliseconds.
 
         Raises:
             ValueError: an argument is wrong.
@@ -60,14 +53,10 @@ class Indexer:
             block_size=block_size,
             hash_contract=hash_contract,
             deadline_ms=deadline_ms,
-            backend=backend,
         )
         self._replicas = Replicas(self._settings.replicas, Random())
-        # grpcio also makes the calls that are not hot; its channels cost nothing until used.
-        self._grpc = GrpcTransport(self._settings.replicas)
-        self._transport: Transport = (
-            NativeTransport(self._settings.replicas) if backend == "native" else self._grpc
-        )
+        self._transport = NativeTransport(self._settings.replicas)
+        self._grpc = GrpcStatus(self._settings.replicas)
         self._closed = False
 
     def find_matches(
@@ -83,24 +72,24 @@ class Indexer:
         exact: bool = False,
         deadline_ms: float | None = None,
     ) -> Matches:
-        """Which workers hold how many leading blocks of a prompt.
+        """Find the workers that hold leading blocks of a prompt.
 
         Args:
-            tokens: uint32[n], or any integers; hashed here as `kvatlas_hashing.chunk_hashes` does.
+            tokens: uint32[n], or any integers; hashed here by `kvatlas_hashing.chunk_hashes`.
             chunk_hashes: uint64[d], instead of tokens.
             sequence_hashes: uint64[d], instead of tokens.
-            lora_name: with tokens, the adapter.
-            cache_salt: with tokens, the salt.
-            item_hashes: with tokens, the multimodal items of each full block.
-            limit: at most so many workers; 0: all.
+            lora_name: LoRA adapter, only with tokens.
+            cache_salt: cache salt, only with tokens.
+            item_hashes: multimodal items of each full block, only with tokens.
+            limit: largest number of workers in the answer; 0: all.
             exact: verify every depth, for engines whose sets are not prefix-closed.
-            deadline_ms: for this question.
+            deadline_ms: deadline of this query, in milliseconds.
 
         Raises:
             TypeError, ValueError: an argument is wrong.
             NoReplicaAnswered: route without an answer.
             CellMismatch: a replica serves another model, block size or hash contract.
-            QueryRejected: a replica calls the question malformed.
+            QueryRejected: a replica calls the query malformed.
             RuntimeError: the client is closed.
         """
         query = make_query(
@@ -118,19 +107,19 @@ class Indexer:
         deadline_s = (
             self._settings.deadline_s if deadline_ms is None else deadline_in_s(deadline_ms)
         )
-        tries = Tries(self._replicas, self._settings.terms, deadline_s, time.monotonic)
-        for attempt in tries:
+        attempts = Attempts(self._replicas, self._settings.terms, deadline_s, time.monotonic)
+        for attempt in attempts:
             try:
                 matches = self._transport.find_matches(attempt.replica, query, attempt.timeout_s)
             except CallFailed as failure:
-                tries.failed(failure)
+                attempts.failed(failure)
             else:
-                tries.answered(attempt)
+                attempts.answered(attempt)
                 return matches
-        raise tries.exhausted()
+        raise attempts.exhausted()
 
     def status(self, replica: str, *, timeout_s: float = STATUS_TIMEOUT_S) -> ReplicaStatus:
-        """What one replica says of itself. CallFailed: it does not answer."""
+        """Ask one replica for its status. CallFailed: it does not answer."""
         self._check_open()
         if replica not in self._settings.replicas:
             raise ValueError(f"'{replica}' is none of this client's replicas")
@@ -139,7 +128,7 @@ class Indexer:
     def get_status(
         self, *, timeout_s: float = STATUS_TIMEOUT_S
     ) -> Mapping[str, ReplicaStatus | CallFailed]:
-        """What every replica says of itself, or why it does not, by address."""
+        """Ask every replica for its status; the answer or the failure, by address."""
         answers: dict[str, ReplicaStatus | CallFailed] = {}
         for replica in self._settings.replicas:
             try:
@@ -149,11 +138,11 @@ class Indexer:
         return answers
 
     def replicas(self) -> list[ReplicaHealth]:
-        """What was observed of each replica, in the order of configuration."""
+        """Return this client's observations of each replica, in the order of configuration."""
         return self._replicas.observed()
 
     def close(self) -> None:
-        """Give up all connections; further calls raise RuntimeError. May be called twice."""
+        """Close all connections; further calls raise RuntimeError. May be called twice."""
         if not self._closed:
             self._closed = True
             self._transport.close()

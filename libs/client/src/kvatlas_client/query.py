@@ -1,31 +1,13 @@
-"""One question: a prompt's hashes and what is asked about them, checked."""
+"""Makes a checked `Query` from the arguments of `find_matches`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from kvatlas_client.types import CellTerms
 from kvatlas_hashing import chunk_hashes as hash_chunks
 from kvatlas_hashing.arrays import Hashes, Tokens, as_uint64
+from kvatlas_native import Query
 
 UINT32_MAX = 2**32 - 1
-
-
-@dataclass(slots=True, eq=False)
-class Query:
-    """What a replica is asked.
-
-    Nobody changes one; it is not frozen only because that costs each question a microsecond.
-    """
-
-    terms: CellTerms
-    hashes: NDArray[np.uint64]
-    chunks: bool
-    """Whether `hashes` are chunk hashes; else they are sequence hashes."""
-    limit: int
-    exact: bool
 
 
 def make_query(
@@ -40,11 +22,11 @@ def make_query(
     limit: int,
     exact: bool,
 ) -> Query:
-    """A question about a prompt that is given in exactly one of the three forms.
+    """Return a query for a prompt that is given in exactly one of the three forms.
 
     Raises:
-        TypeError: numbers are no integers.
-        ValueError: none or several forms, out of range, or what only tokens can be hashed with.
+        TypeError: a number is not an integer.
+        ValueError: no form or several, a number out of range, or an argument that needs tokens.
     """
     given = sum(form is not None for form in (tokens, chunk_hashes, sequence_hashes))
     if given != 1:
@@ -63,13 +45,22 @@ def make_query(
             cache_salt=cache_salt,
             item_hashes=item_hashes,
         )
-        return Query(terms, hashes, chunks=True, limit=limit, exact=exact)
-    if lora_name or cache_salt or item_hashes is not None:
+    elif lora_name or cache_salt or item_hashes is not None:
         raise ValueError(
-            "lora_name, cache_salt and item_hashes go with tokens: hashes already hold them"
+            "lora_name, cache_salt and item_hashes go with tokens: hashes already contain them"
         )
-    if chunk_hashes is not None:
+    elif chunk_hashes is not None:
         hashes = as_uint64(chunk_hashes, "chunk_hashes")
-        return Query(terms, hashes, chunks=True, limit=limit, exact=exact)
-    hashes = as_uint64(sequence_hashes if sequence_hashes is not None else [], "sequence_hashes")
-    return Query(terms, hashes, chunks=False, limit=limit, exact=exact)
+    else:
+        hashes = as_uint64(
+            sequence_hashes if sequence_hashes is not None else [], "sequence_hashes"
+        )
+    return Query(
+        hashes,
+        chunks=sequence_hashes is None,
+        model=terms.model,
+        block_size=terms.block_size,
+        hash_contract=terms.hash_contract,
+        limit=limit,
+        exact=exact,
+    )

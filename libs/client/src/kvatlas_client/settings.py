@@ -1,11 +1,9 @@
-"""The arguments that both clients take, checked once."""
+"""Arguments of both clients, checked once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 from kvatlas_client.query import UINT32_MAX
-from kvatlas_client.transport import Backend
 from kvatlas_client.types import CellTerms
 
 DEADLINE_MS = 50.0
@@ -14,12 +12,11 @@ STATUS_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Whom to ask, about which cell, and for how long to wait."""
+    """The replicas, the terms of their cell, and the deadline."""
 
     replicas: tuple[str, ...]
     terms: CellTerms
     deadline_s: float
-    backend: Backend
 
 
 def make_settings(
@@ -29,9 +26,8 @@ def make_settings(
     block_size: int,
     hash_contract: str,
     deadline_ms: float,
-    backend: Backend,
 ) -> Settings:
-    """Checked settings. ValueError says what is wrong."""
+    """Return checked settings. ValueError: an argument is wrong."""
     if isinstance(replicas, str) or not replicas:
         raise ValueError("replicas must be a list of one or more addresses, host:port")
     if len(set(replicas)) != len(replicas):
@@ -42,14 +38,12 @@ def make_settings(
             raise ValueError(f"a replica's address is host:port, not '{replica}'")
     if not 0 <= block_size <= UINT32_MAX:
         raise ValueError(f"block_size must be a number of tokens, or 0, not {block_size}")
-    if backend not in get_args(Backend):
-        raise ValueError(f"backend must be one of {get_args(Backend)}, not '{backend}'")
     terms = CellTerms(model, block_size, hash_contract)
-    return Settings(tuple(replicas), terms, deadline_in_s(deadline_ms), backend)
+    return Settings(tuple(replicas), terms, deadline_in_s(deadline_ms))
 
 
 def deadline_in_s(deadline_ms: float) -> float:
-    """The deadline in seconds. ValueError: not above 0."""
+    """Return the deadline in seconds. ValueError: not above 0."""
     if not deadline_ms > 0:
         raise ValueError(f"deadline_ms must be above 0, not {deadline_ms}")
     return deadline_ms / 1e3

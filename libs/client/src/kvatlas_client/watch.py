@@ -1,9 +1,9 @@
-"""The stream of workers, from one replica after another.
+"""Follows the workers of a cell through one replica after another.
 
-A frontend must not lose its picture of the fleet because a replica restarts, so a stream that ends is
-replaced by another replica's, which begins with all workers. A replica that accepts the call but says
-nothing is left after a while: the first message comes at once from any that works. After that a stream
-may be silent for as long as nothing changes; the connection's keepalive tells if its host is gone.
+A frontend must keep its view of the fleet when a replica restarts. So when a stream ends, another
+replica's stream follows, which begins with all workers. A working replica sends its first message at
+once; one that sends none is left after 2 s. Later a stream may be silent as long as nothing changes;
+the connection's keepalive detects a host that is gone.
 """
 
 import asyncio
@@ -12,10 +12,10 @@ from contextlib import aclosing
 from random import Random
 
 from kvatlas_client.errors import CallFailed, CellMismatch
-from kvatlas_client.grpc_async import Control
+from kvatlas_client.failover import raise_if_final
+from kvatlas_client.grpc_transport import GrpcControl
 from kvatlas_client.health import Replicas
 from kvatlas_client.settings import Settings
-from kvatlas_client.tries import raise_if_final
 from kvatlas_client.types import WorkersChange
 
 FIRST_MESSAGE_S_MAX = 2.0
@@ -23,10 +23,10 @@ UNAVAILABLE = 14
 
 
 class Watch:
-    """One unending stream of changes. Its view of the replicas' health is its own."""
+    """One unending stream of changes, with its own view of the replicas' health."""
 
     def __init__(
-        self, control: Control, settings: Settings, rng: Random, clock: Callable[[], float]
+        self, control: GrpcControl, settings: Settings, rng: Random, clock: Callable[[], float]
     ) -> None:
         """Nothing happens before `changes` is iterated."""
         self._control = control
@@ -34,10 +34,10 @@ class Watch:
         self._replicas = Replicas(settings.replicas, rng)
         self._clock = clock
         self.replica: str | None = None
-        """Whose stream is being followed; None while there is none."""
+        """The replica whose stream is followed; None while there is none."""
 
     async def changes(self) -> AsyncGenerator[WorkersChange]:
-        """Every change, of one replica at a time, until the control is closed; may raise CellMismatch."""
+        """Yield every change, from one replica at a time, until the client is closed. CellMismatch."""
         while not self._control.closed:
             await asyncio.sleep(self._replicas.wait_s(self._clock()))
             replica = self._replicas.order(self._clock())[0]
@@ -50,7 +50,7 @@ class Watch:
                 self._replicas.failed(replica, self._clock(), failure.message)
 
     async def _stream(self, replica: str) -> AsyncGenerator[WorkersChange]:
-        """One replica's stream, checked on its first message; always ends with CallFailed."""
+        """Yield the changes of one replica; checks its first message, always ends with CallFailed."""
         asked = self._settings.terms
         async with aclosing(self._control.watch(replica, asked)) as stream:
             try:

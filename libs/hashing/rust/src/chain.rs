@@ -1,10 +1,10 @@
-//! The chain: sequence hashes of a prompt's prefixes from its chunk hashes.
+//! Sequence hashes of a prompt's prefixes, as a chain over its chunk hashes.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::seed::BASE_SEED;
 
-/// One step of the chain: the sequence hash of a prefix from its parent's and its last block's.
+/// Returns the sequence hash of a prefix from its parent's and the chunk hash of its last block.
 #[inline(always)]
 #[must_use]
 pub fn sequence_step(parent: u64, chunk: u64) -> u64 {
@@ -25,8 +25,8 @@ pub fn sequence_hashes_into(chunks: &[u64], out: &mut [u64]) {
     };
     let mut sequence = first;
     out[0] = first;
-    for (slot, &chunk) in out[1..].iter_mut().zip(rest) {
+    for (hash, &chunk) in out[1..].iter_mut().zip(rest) {
         sequence = sequence_step(sequence, chunk);
-        *slot = sequence;
+        *hash = sequence;
     }
 }

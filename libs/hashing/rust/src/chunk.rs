@@ -1,20 +1,20 @@
 //! Chunk hashes: one per full block of a prompt's tokens.
 //!
-//! Which path is taken is decided once for a prompt, by the block size. For the usual small blocks
-//! the length is a constant, so that the plain function shrinks to its few multiplications with the
-//! seed's share hoisted out of the loop; long blocks go to `stripes`.
+//! The block size chooses the code once per prompt. For the usual small blocks the length is a constant,
+//! so the compiler reduces the plain function to a few multiplications and moves the seed's part out
+//! of the loop. Long blocks go to `long_blocks`.
 
 use std::num::NonZeroUsize;
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
-use crate::bytes::le_bytes;
-use crate::stripes;
+use crate::long_blocks;
+use crate::token_bytes::le_bytes;
 
-/// The item hashes of one block, by the block's place in the prompt.
+/// Index of a block in the prompt, and its item hashes.
 pub type Items = (usize, Vec<u64>);
 
-/// The hash of one block's tokens and of the multimodal items that it holds, in any order.
+/// Returns the hash of one block's tokens and of its multimodal items, which may be in any order.
 #[must_use]
 pub fn chunk_hash(tokens: &[u32], seed: u64, items: &[u64]) -> u64 {
     if items.is_empty() {
@@ -42,22 +42,22 @@ pub fn chunk_hashes_into(tokens: &[u32], block_size: NonZeroUsize, seed: u64, ou
     );
     let bytes = le_bytes(tokens);
     match block_size.get() {
-        8 => each_of::<32>(&bytes, seed, out),
-        16 => each_of::<64>(&bytes, seed, out),
-        // A block size beyond any prompt has no full block, and no number of bytes either.
+        8 => hash_fixed::<32>(&bytes, seed, out),
+        16 => hash_fixed::<64>(&bytes, seed, out),
+        // No full block; the size in bytes could overflow.
         size if size > tokens.len() => (),
-        size if size * 4 > stripes::SHORT_BYTES_MAX => {
-            stripes::hash_blocks(&bytes, size * 4, seed, out);
+        size if size * 4 > long_blocks::SHORT_BYTES_MAX => {
+            long_blocks::hash_blocks(&bytes, size * 4, seed, out);
         }
         size => {
-            for (slot, block) in out.iter_mut().zip(bytes.chunks_exact(size * 4)) {
-                *slot = xxh3_64_with_seed(block, seed);
+            for (hash, block) in out.iter_mut().zip(bytes.chunks_exact(size * 4)) {
+                *hash = xxh3_64_with_seed(block, seed);
             }
         }
     }
 }
 
-/// As [`chunk_hashes_into`], with the items of those blocks that hold some.
+/// Like [`chunk_hashes_into`], with the items of the blocks that have some.
 ///
 /// # Panics
 /// If `out` is not as long as there are full blocks, or an item's block is not one of them.
@@ -75,8 +75,8 @@ pub fn chunk_hashes_with_items_into(
     }
 }
 
-fn each_of<const BLOCK_BYTES: usize>(bytes: &[u8], seed: u64, out: &mut [u64]) {
-    for (slot, block) in out.iter_mut().zip(bytes.chunks_exact(BLOCK_BYTES)) {
-        *slot = xxh3_64_with_seed(&block[..BLOCK_BYTES], seed);
+fn hash_fixed<const BLOCK_BYTES: usize>(bytes: &[u8], seed: u64, out: &mut [u64]) {
+    for (hash, block) in out.iter_mut().zip(bytes.chunks_exact(BLOCK_BYTES)) {
+        *hash = xxh3_64_with_seed(&block[..BLOCK_BYTES], seed);
     }
 }

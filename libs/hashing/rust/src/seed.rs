@@ -1,30 +1,30 @@
-//! Seeds and item hashes: what tells apart prompts of equal tokens.
+//! Seeds and item hashes, which distinguish prompts with equal tokens.
 //!
-//! An adapter or a tenant's salt changes the cache's contents for equal tokens, so both go into the
-//! seed of every chunk hash, and blocks of different adapters or salts can never match.
+//! An adapter or a tenant's salt changes the cache's contents for equal tokens. Both are part of the
+//! seed of every chunk hash, so blocks of different adapters or salts never match.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Seed of the chain, and of chunk hashes before the adapter's and the salt's share is added.
+/// Seed of the chain, and of chunk hashes without adapter and salt.
 pub const BASE_SEED: u64 = 1337;
 
 const LORA_SEED: u64 = 0;
 const SALT_SEED: u64 = 1;
 const ITEM_SEED: u64 = 0;
 
-/// The seed of a prompt's chunk hashes. An empty name or salt is none, as engines have it.
+/// Returns the seed of a prompt's chunk hashes. An empty name or salt means none, as in engines.
 #[must_use]
 pub fn seed(lora_name: Option<&str>, cache_salt: Option<&str>) -> u64 {
-    let share = |text: Option<&str>, share_seed| match text {
+    let part = |text: Option<&str>, part_seed| match text {
         None | Some("") => 0,
-        Some(text) => xxh3_64_with_seed(text.as_bytes(), share_seed),
+        Some(text) => xxh3_64_with_seed(text.as_bytes(), part_seed),
     };
     BASE_SEED
-        .wrapping_add(share(lora_name, LORA_SEED))
-        .wrapping_add(share(cache_salt, SALT_SEED))
+        .wrapping_add(part(lora_name, LORA_SEED))
+        .wrapping_add(part(cache_salt, SALT_SEED))
 }
 
-/// The hash of a multimodal item, from the identifier under which the engine knows it.
+/// Returns the hash of a multimodal item from the engine's identifier of it.
 #[must_use]
 pub fn item_hash(identifier: &str) -> u64 {
     xxh3_64_with_seed(identifier.as_bytes(), ITEM_SEED)

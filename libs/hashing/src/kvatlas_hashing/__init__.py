@@ -1,9 +1,9 @@
 """The hash contract: chunk hashes and sequence hashes of token prompts.
 
-`kvatlas_hashing.reference` is the specification; what stands here computes the same natively.
+`kvatlas_hashing.reference` is the specification; the functions here compute the same natively.
 """
 
-from kvatlas_hashing.bulk import chunk_hashes, sequence_hashes
+from kvatlas_hashing.native import chunk_hashes, sequence_hashes
 from kvatlas_hashing.reference import BASE_SEED, CONTRACT, item_hash, seed
 
 __all__ = [

@@ -1,7 +1,7 @@
-"""What the native hashing takes: one-dimensional, contiguous numpy arrays of exactly one dtype.
+"""Converts numbers to what native hashing takes: one-dimensional, contiguous arrays of one dtype.
 
-An array that already is one passes without a copy. Everything else is converted or refused: a
-float, a negative or a too large number must never become some other token in silence.
+An array that already fits passes without a copy. Everything else is converted or refused: a float, a
+negative or a too large number must never silently become another token.
 """
 
 from array import array
@@ -17,14 +17,14 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 def as_uint32(values: Tokens, name: str) -> NDArray[np.uint32]:
-    """`values` as uint32[n]; TypeError: no integers; ValueError: not 1-D, or outside of u32."""
+    """Return uint32[n]; TypeError: no integers; ValueError: not 1-D, or outside of u32."""
     if isinstance(values, np.ndarray) and values.dtype == np.uint32:
         return _contiguous(_one_dimensional(values, name), np.uint32)
     return _converted(values, name, np.dtype(np.uint32), "I").view(np.uint32)
 
 
 def as_uint64(values: Hashes, name: str) -> NDArray[np.uint64]:
-    """`values` as uint64[n]; TypeError: no integers; ValueError: not 1-D, or outside of u64."""
+    """Return uint64[n]; TypeError: no integers; ValueError: not 1-D, or outside of u64."""
     if isinstance(values, np.ndarray) and values.dtype == np.uint64:
         return _contiguous(_one_dimensional(values, name), np.uint64)
     return _converted(values, name, np.dtype(np.uint64), "Q").view(np.uint64)
@@ -48,7 +48,7 @@ def _converted(
 def _from_numbers(
     values: Sequence[int], name: str, dtype: np.dtype[np.unsignedinteger], typecode: str
 ) -> NDArray[np.unsignedinteger]:
-    """Through `array`, which is twice as fast as numpy on lists and takes integers alone."""
+    """Convert through `array`: twice as fast as numpy on lists, and it takes integers only."""
     try:
         return np.frombuffer(array(typecode, values), dtype)
     except OverflowError as error:
@@ -59,7 +59,7 @@ def _from_numbers(
 
 
 def _contiguous(values: NDArray[np.integer], dtype: type[Number]) -> NDArray[Number]:
-    """`values`, whose dtype is `dtype`, itself if it can be read as it lies, else a copy."""
+    """Return `values` if they are contiguous and aligned, else a copy."""
     if values.flags.c_contiguous and values.flags.aligned:
         return cast("NDArray[Number]", values)
     return np.array(values, dtype)

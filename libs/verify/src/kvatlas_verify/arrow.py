@@ -1,6 +1,6 @@
-"""Reads a dump's Arrow stream, slice by slice. The one place that touches pyarrow, which has no types.
+"""Reads a dump's Arrow stream, slice by slice; the only file that uses pyarrow, which has no types.
 
-Arrow's reader pulls, a gRPC stream pushes: no more of it is in memory than one slice and one batch.
+Arrow's reader pulls and a gRPC stream pushes. Only one slice and one batch are in memory at a time.
 """
 
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, cast
 
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs] - there are none
 
-from kvatlas_verify.held import Hashes
+from kvatlas_verify.worker_state import Hashes
 
 _arrow = cast("Any", pa)
 
 
 class Unreadable(Exception):  # noqa: N818 - named for what it is
-    """The bytes are no dump that this build can read."""
+    """The bytes are not a dump that this release can read."""
 
 
 class Row(NamedTuple):
@@ -32,10 +32,10 @@ class Row(NamedTuple):
 
 
 def rows(slices: Iterator[bytes]) -> Iterator[Row]:
-    """Give the rows of a stream that comes in slices.
+    """Yield the rows of a stream that comes in slices.
 
     Raises:
-        Unreadable: it is no dump; and whatever `slices` raises.
+        Unreadable: it is not a dump. Errors of `slices` pass through.
     """
     try:
         with _arrow.ipc.open_stream(_Slices(slices)) as reader:
@@ -49,7 +49,7 @@ def rows(slices: Iterator[bytes]) -> Iterator[Row]:
 
 
 class _Slices:
-    """The slices as the file that Arrow reads from."""
+    """A file, for Arrow, over the slices."""
 
     closed = False
 

@@ -9,9 +9,9 @@ from contextlib import ExitStack, closing
 from pydantic import Field
 
 from kvatlas_chassis import HostPort, Settings, SettingsError, load_settings
-from kvatlas_verify.rounds import Findings, Patience, check_terms, compare
+from kvatlas_verify.comparison import Findings, Retries, check_terms, compare
+from kvatlas_verify.publishers import PublisherSides
 from kvatlas_verify.rpc import CannotTell, Publisher, Replica
-from kvatlas_verify.speakers import Speakers
 
 WHOLE, DIFFERENT, COULD_NOT_TELL = 0, 1, 2
 
@@ -24,18 +24,20 @@ class VerifySettings(Settings):
     )
     publisher: tuple[HostPort, ...] = Field(
         default=(),
-        description="publisher to compare its workers with, those included that no replica knows",
+        description="publisher to compare with; also compares its workers that no replica knows",
     )
     full: bool = Field(
         default=False,
-        description="compare every hash of every worker, and not only counts and digests (XOR of "
-        "the hashes) with the hashes of those that differ",
+        description="compare every hash of every worker; otherwise counts and digests (XOR of the "
+        "hashes), and hashes only of workers that differ",
     )
     tries: int = Field(
-        default=20, gt=0, description="times to ask for a worker that is elsewhere on two sides"
+        default=20,
+        gt=0,
+        description="number of attempts to find a worker at the same event everywhere",
     )
-    pause_ms: int = Field(default=200, ge=0, description="between two tries")
-    timeout_s: float = Field(default=60.0, gt=0, description="for one answer, seconds")
+    pause_ms: int = Field(default=200, ge=0, description="pause between two attempts, milliseconds")
+    timeout_s: float = Field(default=60.0, gt=0, description="time limit of one answer, seconds")
 
 
 def command(argv: Sequence[str]) -> int:
@@ -46,22 +48,24 @@ def command(argv: Sequence[str]) -> int:
             service="verify",
             argv=argv,
             environ=os.environ,
-            description="Compares every worker on every indexer replica, and with its publisher. "
+            description="Compare every worker on every indexer replica, and with its publisher. "
             "Exit status: 0 whole, 1 with the differences listed, 2 could not tell or wrong flags.",
         )
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_status
     if len(settings.indexer) + len(settings.publisher) == 1:
-        return _told("could not tell: one side has nothing to be compared with")
+        return _cannot_tell(
+            "one side has nothing to be compared with; add an --indexer or a --publisher"
+        )
     try:
         return _report(_compare(settings), settings)
     except CannotTell as error:
-        return _told(f"could not tell: {error}")
+        return _cannot_tell(str(error))
 
 
 def _compare(settings: VerifySettings) -> Findings:
-    patience = Patience(settings.tries, lambda: time.sleep(settings.pause_ms / 1000))
+    retries = Retries(settings.tries, lambda: time.sleep(settings.pause_ms / 1000))
     timeout_s = settings.timeout_s
     with ExitStack() as open_sides:
         replicas = [
@@ -69,22 +73,22 @@ def _compare(settings: VerifySettings) -> Findings:
             for address in settings.indexer
         ]
 
-        def dial(address: HostPort) -> Publisher:
+        def connect(address: HostPort) -> Publisher:
             return open_sides.enter_context(closing(Publisher(address, timeout_s=timeout_s)))
 
-        speakers = Speakers([dial(address) for address in settings.publisher], dial)
+        publishers = PublisherSides([connect(address) for address in settings.publisher], connect)
         check_terms(replicas)
-        return compare(replicas, speakers, patience, full=settings.full)
+        return compare(replicas, publishers, retries, full=settings.full)
 
 
 def _report(findings: Findings, settings: VerifySettings) -> int:
     for lines in findings.differing.values():
         sys.stdout.writelines(f"{line}\n" for line in lines)
-    sys.stdout.writelines(f"could not tell: {line}\n" for line in findings.untold)
+    sys.stdout.writelines(f"could not tell: {line}\n" for line in findings.undecided)
     if findings.differing:
         sys.stdout.write(f"differ: {len(findings.differing)} of {findings.workers} workers\n")
         return DIFFERENT
-    if findings.untold:
+    if findings.undecided:
         return COULD_NOT_TELL
     by = "every hash" if settings.full else "count and digest"
     sys.stdout.write(
@@ -95,6 +99,6 @@ def _report(findings: Findings, settings: VerifySettings) -> int:
     return WHOLE
 
 
-def _told(line: str) -> int:
-    sys.stdout.write(f"{line}\n")
+def _cannot_tell(reason: str) -> int:
+    sys.stdout.write(f"could not tell: {reason}\n")
     return COULD_NOT_TELL

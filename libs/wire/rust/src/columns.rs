@@ -1,34 +1,35 @@
-//! Records of events straight from columns: no message is built, no hash is copied twice.
+//! Encodes records of events straight from columns of hashes: no message is built, and no hash is copied twice.
 //!
-//! The bytes are those that encoding the messages of `events.proto` gives, fields in the order of
-//! their numbers, so a receiver cannot tell; the tests compare with the generated code.
+//! The bytes are exactly those of the messages of `events.proto`, with the fields in the order of their
+//! numbers. The tests compare them with the generated code.
 
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::frame::{FRAME_LEN, MAGIC};
+use crate::protobuf::{put_varint, varint_len};
 
-/// One event, its hashes where they lie. Tiers are the numbers of `kvatlas.v1.Tier`.
+/// One event with borrowed hashes. Tiers are the numbers of `kvatlas.v1.Tier`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum EventColumns<'a> {
-    /// A chain, head first, below `parent`.
+    /// Blocks of a chain below `parent` are stored.
     Store {
-        /// None: the first hash is a prompt's first block.
+        /// Hash of the block before the first; None: the first hash is a prompt's first block.
         parent: Option<u64>,
-        /// Head first.
+        /// Sequence hashes, head first.
         hashes: &'a [u64],
-        /// Where.
+        /// The tier that holds them.
         tier: u8,
     },
-    /// Blocks have left a tier.
+    /// Blocks are removed from a tier.
     Remove {
-        /// Tail first.
+        /// Sequence hashes, tail first.
         hashes: &'a [u64],
-        /// Which.
+        /// The tier that held them.
         tier: u8,
     },
-    /// A tier, or everything, is empty.
+    /// A tier, or all tiers, are emptied.
     Clear {
-        /// None: everything.
+        /// None: all tiers.
         tier: Option<u8>,
     },
 }
@@ -37,7 +38,7 @@ const VARINT: u8 = 0;
 const FIXED_64: u8 = 1;
 const BYTES: u8 = 2;
 
-/// The record of a batch of numbered events. `header`: an encoded `Header`.
+/// Encodes a batch of numbered events as a record. `header` is an encoded `Header`.
 pub fn events_record<'a>(
     header: &[u8],
     first_event_id: u64,
@@ -52,7 +53,7 @@ pub fn events_record<'a>(
     head(&mut record, 1, header.len());
     record.extend_from_slice(header);
     record.push(2 << 3 | VARINT);
-    varint(&mut record, first_event_id);
+    put_varint(&mut record, first_event_id);
     for event in events {
         head(&mut record, 3, event.len());
         event.write(&mut record);
@@ -107,7 +108,7 @@ impl EventColumns<'_> {
     }
 }
 
-/// Bytes of a message of `length` bytes as a field.
+/// Bytes of a field that holds a message of `length` bytes.
 fn message_len(length: usize) -> usize {
     1 + varint_len(length as u64) + length
 }
@@ -129,22 +130,10 @@ fn packed(record: &mut Vec<u8>, field: u8, hashes: &[u64]) {
     }
 }
 
-/// The head of a field of `length` bytes.
+/// Appends the key and the length of a field of `length` bytes.
 fn head(record: &mut Vec<u8>, field: u8, length: usize) {
     record.push(field << 3 | BYTES);
-    varint(record, length as u64);
-}
-
-fn varint_len(value: u64) -> usize {
-    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
-}
-
-fn varint(record: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        record.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    record.push(value as u8);
+    put_varint(record, length as u64);
 }
 
 #[cfg(test)]

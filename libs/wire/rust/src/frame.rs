@@ -1,7 +1,7 @@
 //! The frame of a record: a magic with the schema version, a checksum, then one encoded `Batch`.
 //!
-//! A log is shared with strangers' typing errors: foreign messages, truncated and flipped bytes
-//! must be told from a batch before anything of them is believed. Protobuf alone accepts most.
+//! A log may hold foreign, truncated or damaged messages. The frame detects them before anything of them is
+//! used; protobuf alone would accept most of them.
 
 use std::fmt;
 
@@ -9,17 +9,17 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// "KVA" and the schema version.
 pub const MAGIC: [u8; 4] = *b"KVA\x01";
-/// Bytes before the payload.
+/// Bytes of the frame, before the payload.
 pub const FRAME_LEN: usize = 12;
 
-/// Why a record is no record of ours.
+/// Why a message is not a valid record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameError {
-    /// Shorter than a frame, or another magic: somebody else's message.
+    /// Too short, or another magic: a message of another program.
     Foreign,
-    /// Ours, of a schema version this build does not know.
+    /// A record of a schema version that this build does not know.
     UnknownVersion(u8),
-    /// The payload is not what the sender checksummed.
+    /// The payload does not match its checksum.
     Corrupt,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for FrameError {
 
 impl std::error::Error for FrameError {}
 
-/// The record that carries `payload`.
+/// Frames `payload` as a record.
 #[must_use]
 pub fn seal(payload: &[u8]) -> Vec<u8> {
     let mut record = Vec::with_capacity(FRAME_LEN + payload.len());
@@ -45,7 +45,7 @@ pub fn seal(payload: &[u8]) -> Vec<u8> {
     record
 }
 
-/// The payload of `record`, checked.
+/// The payload of `record`, once its frame and checksum are verified.
 ///
 /// # Errors
 /// [`FrameError`] names what is wrong; nothing of such a record may be used.

@@ -2,9 +2,10 @@
 
 pub mod columns;
 pub mod frame;
+pub mod protobuf;
 
-/// Messages and stubs generated from `protos/kvatlas/v1`.
-#[allow(missing_docs, clippy::all)] // generated; the protos hold the documentation
+/// Messages and gRPC stubs, generated from `protos/kvatlas/v1`.
+#[allow(missing_docs, clippy::all)] // generated; the protos have the documentation
 pub mod v1 {
     tonic::include_proto!("kvatlas.v1");
     /// The encoded descriptors, for server reflection.

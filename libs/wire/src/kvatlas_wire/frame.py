@@ -1,7 +1,7 @@
-"""The frame of a record of the event log; `protos/kvatlas/v1/events.proto` draws it.
+"""The frame of a record of the event log; see the diagram in `protos/kvatlas/v1/events.proto`.
 
-A log is shared with strangers' typing errors: foreign messages, truncated and flipped bytes must
-be told from a batch before anything of them is believed. Protobuf alone accepts most.
+A log may contain foreign messages, and truncated or damaged records. The frame detects them before a
+batch is decoded; protobuf alone would accept most of them.
 """
 
 import xxhash
@@ -12,7 +12,7 @@ _FRAME_LEN = 12
 
 
 class FrameError(ValueError):
-    """The bytes are no record of ours, or no longer what the sender sealed."""
+    """The bytes are not a record, or a damaged one."""
 
 
 def seal_record(payload: bytes) -> bytes:

@@ -65,28 +65,28 @@ class IndexerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def FindMatches(self, request, context):
-        """Which workers hold how much of a prompt's prefix. UNAVAILABLE until the replica is ready.
+        """Finds the workers that hold leading blocks of a prompt. UNAVAILABLE until the replica is ready.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchWorkers(self, request, context):
-        """The workers of the cell: all of them first, then every change.
+        """Streams the workers of the cell: all of them first, then every change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Ingest(self, request_iterator, context):
-        """The direct transport of the event log: a publisher's records, acknowledged.
+        """Takes a publisher's records directly, without a log, and acknowledges them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Dump(self, request, context):
-        """The whole state of the replica, in canonical order.
+        """Streams the whole state of the replica, in canonical order.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -55,21 +55,21 @@ class PublisherServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Replay(self, request, context):
-        """The records from an event_id on, as they went to the log. OUT_OF_RANGE: no longer kept.
+        """Streams the records from an event_id on, as they went to the log. OUT_OF_RANGE: no longer kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Snapshot(self, request, context):
-        """The whole mirror of one worker, as records that hold a Snapshot's parts.
+        """Streams the whole mirror of one worker, as records with the parts of a Snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListWorkers(self, request, context):
-        """Whom it speaks for now: of engines that have been heard of and are not gone.
+        """Lists the publisher's workers: those whose engines have sent events and are not gone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

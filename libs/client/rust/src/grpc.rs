@@ -1,4 +1,4 @@
-//! One unary gRPC call over an HTTP/2 connection.
+//! gRPC over HTTP/2: one unary call, and what every call needs of headers, framing and statuses.
 
 use std::time::Duration;
 
@@ -9,29 +9,34 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version, he
 use tokio::sync::watch;
 use tonic::{Code, Status};
 
-use crate::link::{Connection, Link};
-use crate::message::ANSWER_BYTES_MAX;
+use crate::connection::{Connection, ConnectionState};
 
+/// Length of the prefix of every message: the compression flag and the message's length.
+pub const PREFIX_BYTES: usize = 5;
+/// Limit of one answer; a million workers fit.
+pub const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// Limit of every wait; a longer one would overflow a timer.
+pub const WAIT_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// gRPC allows at most eight digits in a timeout.
 const TIMEOUT_DIGITS_MAX: u128 = 99_999_999;
 
-/// Sends one message to `uri` and returns the body that answers it.
+/// Sends one message to `uri` and returns the body of the answer.
 ///
-/// The caller limits the time; dropping the future cancels the call at the server. `timeout` is only
-/// what the server is told.
+/// The caller limits the time; dropping the future cancels the call at the server. `timeout` is the
+/// limit that the server is told.
 pub async fn unary(
-    mut link: watch::Receiver<Link>,
+    mut state: watch::Receiver<ConnectionState>,
     uri: &Uri,
     message: Bytes,
     timeout: Duration,
 ) -> Result<Bytes, Status> {
-    let connection = usable(&mut link).await?;
-    let suspicion = Suspicion(Some(&connection));
+    let connection = usable(&mut state).await?;
+    let timeout_report = TimeoutReport(Some(&connection));
     let mut sender = match connection.sender.clone().ready().await {
         Ok(sender) => sender,
         Err(error) => {
-            connection.refused();
-            return Err(unavailable(&error));
+            connection.report_refused();
+            return Err(Status::unavailable(error.to_string()));
         }
     };
     let request = request(uri, Some(timeout));
@@ -42,41 +47,41 @@ pub async fn unary(
         .send_data(message, true)
         .map_err(|error| status(&error))?;
     let answer = receive(answer).await;
-    suspicion.dismiss();
+    timeout_report.dismiss();
     answer
 }
 
-/// Tells the keeper of the connection if a call on it is dropped before it was answered.
-struct Suspicion<'a>(Option<&'a Connection>);
+/// Reports a time-out on the connection if the call is dropped before it was answered.
+struct TimeoutReport<'a>(Option<&'a Connection>);
 
-impl Suspicion<'_> {
+impl TimeoutReport<'_> {
     fn dismiss(mut self) {
         self.0 = None;
     }
 }
 
-impl Drop for Suspicion<'_> {
+impl Drop for TimeoutReport<'_> {
     fn drop(&mut self) {
         if let Some(connection) = self.0 {
-            connection.slow();
+            connection.report_timed_out();
         }
     }
 }
 
-async fn usable(link: &mut watch::Receiver<Link>) -> Result<Connection, Status> {
-    let settled = link
-        .wait_for(|link| !matches!(link, Link::Connecting))
+async fn usable(state: &mut watch::Receiver<ConnectionState>) -> Result<Connection, Status> {
+    let settled = state
+        .wait_for(|state| !matches!(state, ConnectionState::Connecting))
         .await
         .map_err(|_| Status::cancelled("the channel is closed"))?;
     match &*settled {
-        Link::Up(connection) => Ok(connection.clone()),
-        Link::Down(reason) => Err(Status::unavailable(&**reason)),
-        Link::Connecting => Err(Status::unavailable("connecting")),
+        ConnectionState::Up(connection) => Ok(connection.clone()),
+        ConnectionState::Down(reason) => Err(Status::unavailable(&**reason)),
+        ConnectionState::Connecting => Err(Status::unavailable("connecting")),
     }
 }
 
-/// The head of a call; `timeout` is what the server is told, None: it may last.
-pub(crate) fn request(uri: &Uri, timeout: Option<Duration>) -> Request<()> {
+/// Returns the head of a call; `timeout` is the limit that the server is told, None: no limit.
+pub fn request(uri: &Uri, timeout: Option<Duration>) -> Request<()> {
     let mut request = Request::new(());
     *request.method_mut() = Method::POST;
     *request.uri_mut() = uri.clone();
@@ -92,14 +97,14 @@ pub(crate) fn request(uri: &Uri, timeout: Option<Duration>) -> Request<()> {
         header::USER_AGENT,
         HeaderValue::from_static(concat!("kvatlas-client/", env!("CARGO_PKG_VERSION"))),
     );
-    // Digits and a letter are a header's value always.
+    // Digits and a letter are always a valid header value.
     if let Some(Ok(timeout)) = timeout.map(|limit| HeaderValue::try_from(grpc_timeout(limit))) {
         headers.insert("grpc-timeout", timeout);
     }
     request
 }
 
-/// In the finest unit that eight digits allow, rounded up.
+/// Formats a timeout in the finest unit that eight digits allow, rounded up.
 fn grpc_timeout(timeout: Duration) -> String {
     let micros = timeout.as_nanos().div_ceil(1_000);
     if micros <= TIMEOUT_DIGITS_MAX {
@@ -117,7 +122,7 @@ async fn receive(answer: ResponseFuture) -> Result<Bytes, Status> {
     if head.status != StatusCode::OK {
         return Err(not_grpc(head.status));
     }
-    // An error without a message comes with its status among the first headers.
+    // An error without a message has its status among the first headers.
     if let Some(early) = Status::from_header_map(&head.headers) {
         return Err(early);
     }
@@ -136,7 +141,8 @@ async fn receive(answer: ResponseFuture) -> Result<Bytes, Status> {
     Ok(bytes.freeze())
 }
 
-pub(crate) fn outcome(trailers: Option<&HeaderMap>) -> Result<(), Status> {
+/// Returns the status that ends a call, from its trailers.
+pub fn outcome(trailers: Option<&HeaderMap>) -> Result<(), Status> {
     match trailers.and_then(Status::from_header_map) {
         Some(status) if status.code() == Code::Ok => Ok(()),
         Some(status) => Err(status),
@@ -144,8 +150,8 @@ pub(crate) fn outcome(trailers: Option<&HeaderMap>) -> Result<(), Status> {
     }
 }
 
-/// As gRPC's document on HTTP status codes maps them: a proxy in between answered.
-pub(crate) fn not_grpc(http: StatusCode) -> Status {
+/// Maps an HTTP status to a gRPC one, as gRPC's document on them says: a proxy answered.
+pub fn not_grpc(http: StatusCode) -> Status {
     let code = match http.as_u16() {
         400 => Code::Internal,
         401 => Code::Unauthenticated,
@@ -157,8 +163,8 @@ pub(crate) fn not_grpc(http: StatusCode) -> Status {
     Status::new(code, format!("HTTP status {http} instead of gRPC"))
 }
 
-/// As gRPC maps HTTP/2 errors; a lost connection is UNAVAILABLE.
-pub(crate) fn status(error: &h2::Error) -> Status {
+/// Maps an HTTP/2 error to a gRPC status; a lost connection is UNAVAILABLE.
+pub fn status(error: &h2::Error) -> Status {
     let code = match error.reason() {
         Some(Reason::CANCEL) => Code::Cancelled,
         Some(Reason::ENHANCE_YOUR_CALM) => Code::ResourceExhausted,
@@ -166,10 +172,6 @@ pub(crate) fn status(error: &h2::Error) -> Status {
         _ => Code::Unavailable,
     };
     Status::new(code, error.to_string())
-}
-
-fn unavailable(error: &h2::Error) -> Status {
-    Status::unavailable(error.to_string())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-"""The contract of `kvatlas_hashing.reference` at full speed: one native call for a whole prompt."""
+"""The hash contract at full speed: one native call for a whole prompt."""
 
 import operator
 from collections.abc import Sequence
@@ -19,21 +19,21 @@ def chunk_hashes(
     cache_salt: str | None = None,
     item_hashes: Sequence[Sequence[int] | None] | None = None,
 ) -> NDArray[np.uint64]:
-    """Chunk hash of every full block of a prompt; the partial tail has none.
+    """Return the chunk hash of every full block of a prompt; the partial tail has none.
 
     Args:
         tokens: uint32[n], taken without a copy if contiguous; other integers are converted.
         block_size: tokens per block, at least 1.
-        lora_name: name of the adapter; None or "": none.
-        cache_salt: the request's salt; None or "": none.
-        item_hashes: for each full block the hashes (see `item_hash`) of the multimodal items in it,
-            in any order, or None.
+        lora_name: name of the LoRA adapter; None or "": no adapter.
+        cache_salt: cache salt of the request; None or "": no salt.
+        item_hashes: for each full block the hashes (see `item_hash`) of its multimodal items, in
+            any order, or None.
 
     Returns:
-        uint64[n // block_size], newly made.
+        uint64[n // block_size], a new array.
 
     Raises:
-        TypeError: tokens, block size or item hashes are no integers.
+        TypeError: tokens, block size or item hashes are not integers.
         ValueError: a number is out of range, tokens are not 1-D, or `item_hashes` does not have one
             entry per full block.
     """
@@ -43,7 +43,7 @@ def chunk_hashes(
         raise ValueError(f"block_size must be at least 1, not {size}")
     blocks = array.size // size
     if not blocks:
-        # Also where the block size is beyond any machine word.
+        # The block size may exceed a machine word.
         size = array.size + 1
     if item_hashes is not None and len(item_hashes) != blocks:
         raise ValueError(
@@ -58,13 +58,13 @@ def chunk_hashes(
 
 
 def sequence_hashes(chunks: Hashes) -> NDArray[np.uint64]:
-    """Sequence hash of every prefix of full blocks, from their chunk hashes.
+    """Return the sequence hash of every prefix of full blocks, from their chunk hashes.
 
     Args:
         chunks: uint64[d], taken without a copy if contiguous; other integers are converted.
 
     Returns:
-        uint64[d], newly made.
+        uint64[d], a new array.
 
     Raises:
         TypeError: not integers.

@@ -1,9 +1,8 @@
 //! The one I/O thread of the process, shared by all channels.
 //!
-//! It is made when first needed and never ended: at exit the operating system ends it, and there is
-//! nothing that it could leave half done. A forked child has the parent's memory without its threads,
-//! so the runtime is remembered together with the process that made it, and made anew in a child. The
-//! parent's, of which the child has a useless copy, is leaked there.
+//! It is started when first needed and runs until the process exits; nothing on it needs a clean end.
+//! A forked child has the parent's memory without its threads. So the runtime is stored with the id of
+//! its process, and a child starts its own. The child leaks its useless copy of the parent's runtime.
 
 use std::io;
 use std::process;
@@ -14,10 +13,10 @@ use tonic::Status;
 
 static CURRENT: Mutex<Option<(u32, Handle)>> = Mutex::new(None);
 
-/// The I/O thread of this process.
+/// Returns the I/O thread of this process.
 ///
 /// # Errors
-/// RESOURCE_EXHAUSTED: the operating system gives no thread or no event queue.
+/// RESOURCE_EXHAUSTED: the system has no thread or no event queue left.
 pub fn open() -> Result<Handle, Status> {
     handle().map_err(|error| Status::resource_exhausted(format!("no I/O thread: {error}")))
 }
@@ -34,7 +33,7 @@ fn handle() -> io::Result<Handle> {
                 .enable_time()
                 .build()?;
             let handle = Box::leak(Box::new(runtime)).handle().clone();
-            // Dropping the parent's handle could touch its threads, which are not here.
+            // Dropping the parent's handle could touch its threads, which do not exist here.
             std::mem::forget(current.replace((process::id(), handle.clone())));
             Ok(handle)
         }

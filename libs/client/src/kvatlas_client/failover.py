@@ -1,7 +1,7 @@
-"""One question's tries: replica after replica, within one deadline. The same for threads and asyncio.
+"""Attempts of one query: replica after replica, within one deadline; for threads and asyncio alike.
 
-A replica that hangs must not cost the whole deadline: while there is another one to ask, a try gets
-half of the time that is left. What a failure means is decided here and nowhere else.
+A replica that hangs must not use up the deadline. While there is another replica to ask, an attempt
+gets half of the time that is left. Only this module decides what a failure means.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,20 +15,20 @@ from kvatlas_client.types import CellTerms
 INVALID_ARGUMENT = 3
 FAILED_PRECONDITION = 9
 
-TRY_SHARE = 0.5
-# Less is not worth sending: loopback alone takes longer.
-TRY_S_MIN = 0.0002
+ATTEMPT_SHARE = 0.5
+# A shorter attempt is not sent: even loopback takes longer.
+ATTEMPT_S_MIN = 0.0002
 
 
-class Try(NamedTuple):
-    """Ask this replica, and wait no longer."""
+class Attempt(NamedTuple):
+    """A call to one replica, with its time limit."""
 
     replica: str
     timeout_s: float
 
 
-class Tries:
-    """Iterate, call, report each outcome; an iteration that ends means that nobody answered."""
+class Attempts:
+    """Iterate, call, and report each outcome. If the iteration ends, no replica answered."""
 
     def __init__(
         self, replicas: Replicas, terms: CellTerms, deadline_s: float, clock: Callable[[], float]
@@ -41,33 +41,33 @@ class Tries:
         self._begin_s = clock()
         self._failures: list[CallFailed] = []
 
-    def __iter__(self) -> Iterator[Try]:
+    def __iter__(self) -> Iterator[Attempt]:
         order = self._replicas.order(self._begin_s)
         end_s = self._begin_s + self._deadline_s
-        for place, replica in enumerate(order):
+        for i, replica in enumerate(order):
             left_s = end_s - self._clock()
-            if left_s < TRY_S_MIN and place:
+            if left_s < ATTEMPT_S_MIN and i:
                 return
-            last = place == len(order) - 1
-            yield Try(replica, left_s if last else left_s * TRY_SHARE)
+            is_last = i == len(order) - 1
+            yield Attempt(replica, left_s if is_last else left_s * ATTEMPT_SHARE)
 
-    def answered(self, attempt: Try) -> None:
-        """The try succeeded."""
+    def answered(self, attempt: Attempt) -> None:
+        """Report that the attempt succeeded."""
         self._replicas.answered(attempt.replica)
 
     def failed(self, failure: CallFailed) -> None:
-        """The try failed; raises where no other replica could do better."""
+        """Report that the attempt failed; raises if no other replica could do better."""
         raise_if_final(failure, self._terms)
         self._replicas.failed(failure.replica, self._clock(), failure.message)
         self._failures.append(failure)
 
     def exhausted(self) -> NoReplicaAnswered:
-        """The error to raise when the iteration has ended."""
+        """Return the error to raise after the iteration has ended."""
         return NoReplicaAnswered(self._deadline_s, self._failures)
 
 
 def raise_if_final(failure: CallFailed, terms: CellTerms) -> None:
-    """Raise what is wrong with the question itself, not with the replica."""
+    """Raise if the query itself is wrong, not the replica."""
     if failure.code == FAILED_PRECONDITION:
         raise CellMismatch(failure.replica, terms, failure.message) from failure
     if failure.code == INVALID_ARGUMENT:

@@ -1,16 +1,15 @@
-//! Tokens as the little-endian bytes that are hashed, without a copy where the machine allows it.
+//! Tokens as little-endian bytes, without a copy on little-endian machines.
 //!
-//! The one cast of the crate stands here. It is sound: `u32` has no padding and an alignment above that of `u8`,
-//! so any slice of tokens may be read as bytes; on little-endian machines these are the bytes wanted, as
-//! the golden vectors check.
+//! `unsafe`: reads a slice of `u32` as bytes. It is sound because `u32` has no padding and a stricter
+//! alignment than `u8`. The test `golden` checks the bytes.
 
 use std::borrow::Cow;
 
-/// The tokens' little-endian bytes.
+/// Returns the tokens' little-endian bytes.
 #[inline(always)]
 pub fn le_bytes(tokens: &[u32]) -> Cow<'_, [u8]> {
     if cfg!(target_endian = "little") {
-        // SAFETY: the same memory, of the same length in bytes, borrowed for as long.
+        // SAFETY: the same memory with the same length in bytes and the same lifetime.
         let bytes = unsafe {
             std::slice::from_raw_parts(tokens.as_ptr().cast::<u8>(), size_of_val(tokens))
         };

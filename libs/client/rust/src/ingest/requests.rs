@@ -1,24 +1,24 @@
-//! Records as encoded `IngestRequest`s, each with gRPC's prefix.
+//! Encodes records as `IngestRequest`s, each with gRPC's prefix.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::encoding::{encode_varint, encoded_len_varint};
 use tonic::Status;
 
-/// Before every message: not compressed, and its length.
-pub const PREFIX_LEN: usize = 5;
-/// Of `IngestRequest.records`: field 1, length-delimited.
+use crate::grpc::PREFIX_BYTES;
+
+/// Key of `IngestRequest.records`: field 1, length-delimited.
 const RECORDS_TAG: u8 = 0x0a;
-/// Of the records in one request, unless a single one is larger.
+/// Bytes of records in one request, unless a single record is larger.
 ///
-/// Below the size from which an allocator maps memory afresh for every buffer: the page faults of a
-/// request of half a megabyte cost twenty times its copying. And a receiver applies the first requests
-/// of an append while the later ones are on their way.
+/// It is below the size from which an allocator maps memory for each buffer: the page faults of a
+/// request of half a megabyte cost twenty times its copying. And the receiver applies the first
+/// requests of an append while later ones are on their way.
 const REQUEST_BYTES_MAX: usize = 120 << 10;
 
-/// Cuts `records` into requests; without records, one empty request asks for an answer all the same.
+/// Cuts `records` into requests; without records there is one empty request, which is answered, too.
 ///
 /// # Errors
-/// INVALID_ARGUMENT: a record that fits no message.
+/// INVALID_ARGUMENT: a record of 4 GiB or more.
 pub fn encode<'a>(records: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<Bytes>, Status> {
     let mut requests = Vec::new();
     let mut part = Vec::new();
@@ -44,7 +44,7 @@ fn request(records: &[&[u8]]) -> Result<Bytes, Status> {
     let Ok(prefixed) = u32::try_from(len) else {
         return Err(Status::invalid_argument(format!("a record of {len} bytes")));
     };
-    let mut message = BytesMut::with_capacity(PREFIX_LEN + len);
+    let mut message = BytesMut::with_capacity(PREFIX_BYTES + len);
     message.put_u8(0);
     message.put_u32(prefixed);
     for record in records {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     fn decoded(request: &Bytes) -> Vec<Vec<u8>> {
-        let (prefix, message) = request.split_first_chunk::<PREFIX_LEN>().unwrap();
+        let (prefix, message) = request.split_first_chunk::<PREFIX_BYTES>().unwrap();
         assert_eq!(prefix[0], 0);
         let len = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]);
         assert_eq!(len as usize, message.len());

@@ -1,13 +1,13 @@
-//! One message each way: `FindMatchesRequest` with gRPC's prefix, and `FindMatchesResponse`.
+//! Encodes `FindMatchesRequest` with gRPC's prefix, and decodes `FindMatchesResponse`.
 //!
 //! ```text
 //! ┌───────────────┬───────────────────┬─────────────────────────────────────────────┐
-//! │ 0: not packed │ length, u32 BE    │ the scalar fields (prost) ‖ tag ‖ length ‖  │
-//! │               │                   │ the hashes as they lie in memory            │
+//! │ 0: not        │ length, u32 BE    │ the scalar fields (prost) ‖ tag ‖ length ‖  │
+//! │ compressed    │                   │ the hashes as they lie in memory            │
 //! └───────────────┴───────────────────┴─────────────────────────────────────────────┘
 //! ```
 //!
-//! A packed `fixed64` field is the little-endian array itself, so thousands of hashes go out by one
+//! A packed `fixed64` field is the little-endian array itself, so thousands of hashes are encoded by one
 //! copy. Protobuf allows fields in any order; the hashes come last.
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -16,15 +16,12 @@ use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 use tonic::Status;
 
-/// gRPC's compression flag and message length.
-const PREFIX_BYTES: usize = 5;
-/// An answer beyond this is no answer of an indexer: a million workers fit.
-pub const ANSWER_BYTES_MAX: usize = 16 << 20;
+use crate::grpc::PREFIX_BYTES;
 
 const CHUNK_HASHES_TAG: u32 = 4;
 const SEQUENCE_HASHES_TAG: u32 = 5;
 
-/// A question, as `FindMatchesRequest` documents it.
+/// A query; see `FindMatchesRequest`.
 #[derive(Clone, Copy, Debug)]
 pub struct Query<'a> {
     /// "": not checked.
@@ -33,28 +30,20 @@ pub struct Query<'a> {
     pub block_size: u32,
     /// "": not checked.
     pub hash_contract: &'a str,
-    /// Of the prompt's full blocks, head first.
+    /// Hashes of the prompt's full blocks, head first.
     pub hashes: &'a [u64],
     /// Whether `hashes` are chunk hashes; else they are sequence hashes.
     pub chunks: bool,
-    /// At most so many workers; 0: all.
+    /// Largest number of workers in the answer; 0: all.
     pub limit: u32,
     /// Verify every depth.
     pub exact: bool,
 }
 
-/// An answer: parallel columns, deepest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Matches {
-    /// Workers.
-    pub worker_ids: Vec<u64>,
-    /// Their data-parallel ranks.
-    pub dp_ranks: Vec<u32>,
-    /// How many leading blocks each holds.
-    pub depths: Vec<u32>,
-}
-
-/// The query as one gRPC message, or INVALID_ARGUMENT if it is longer than gRPC allows.
+/// Encodes the query as one gRPC message.
+///
+/// # Errors
+/// INVALID_ARGUMENT: longer than gRPC allows.
 pub fn encode(query: &Query<'_>) -> Result<Bytes, Status> {
     let scalars = FindMatchesRequest {
         model: query.model.to_owned(),
@@ -77,7 +66,7 @@ pub fn encode(query: &Query<'_>) -> Result<Bytes, Status> {
     let mut message = BytesMut::with_capacity(PREFIX_BYTES + body);
     message.put_u8(0);
     message.put_u32(length);
-    // A BytesMut grows, so that encoding into it cannot run out of space.
+    // A BytesMut grows, so encoding into it cannot run out of space.
     scalars.encode_raw(&mut message);
     if packed != 0 {
         encode_key(tag, WireType::LengthDelimited, &mut message);
@@ -87,8 +76,11 @@ pub fn encode(query: &Query<'_>) -> Result<Bytes, Status> {
     Ok(message.freeze())
 }
 
-/// The answer out of the body of a gRPC response.
-pub fn decode(body: &[u8]) -> Result<Matches, Status> {
+/// Decodes the answer from the body of a gRPC response; its columns have equal lengths.
+///
+/// # Errors
+/// INTERNAL: malformed.
+pub fn decode(body: &[u8]) -> Result<FindMatchesResponse, Status> {
     let (prefix, message) = body
         .split_first_chunk::<PREFIX_BYTES>()
         .ok_or_else(|| Status::internal("the server's answer holds no message"))?;
@@ -105,20 +97,16 @@ pub fn decode(body: &[u8]) -> Result<Matches, Status> {
     if response.dp_ranks.len() != workers || response.depths.len() != workers {
         return Err(Status::internal("the answer's columns differ in length"));
     }
-    Ok(Matches {
-        worker_ids: response.worker_ids,
-        dp_ranks: response.dp_ranks,
-        depths: response.depths,
-    })
+    Ok(response)
 }
 
 fn put_le(hashes: &[u64], message: &mut BytesMut) {
-    // One reservation for all keeps this loop free of checks: it compiles to a copy.
+    // One reservation for all keeps the loop free of checks, so it compiles to a copy.
     message.reserve(size_of_val(hashes));
     for chunk in hashes.chunks(64) {
         let mut bytes = [0; 512];
-        for (slot, hash) in bytes.chunks_exact_mut(8).zip(chunk) {
-            slot.copy_from_slice(&hash.to_le_bytes());
+        for (word, hash) in bytes.chunks_exact_mut(8).zip(chunk) {
+            word.copy_from_slice(&hash.to_le_bytes());
         }
         message.put_slice(&bytes[..size_of_val(chunk)]);
     }
@@ -180,16 +168,13 @@ mod tests {
             dp_ranks: vec![0, 7],
             depths: vec![9, 1],
         };
-        let matches = decode(&framed(&response)).unwrap();
-        assert_eq!(matches.worker_ids, response.worker_ids);
-        assert_eq!(matches.dp_ranks, response.dp_ranks);
-        assert_eq!(matches.depths, response.depths);
-        let none = decode(&framed(&FindMatchesResponse::default())).unwrap();
-        assert_eq!(none, Matches::default());
+        assert_eq!(decode(&framed(&response)).unwrap(), response);
+        let none = FindMatchesResponse::default();
+        assert_eq!(decode(&framed(&none)).unwrap(), none);
     }
 
     #[test]
-    fn what_is_no_answer_is_refused() {
+    fn malformed_answers_are_refused() {
         let response = FindMatchesResponse {
             worker_ids: vec![1],
             dp_ranks: vec![1],

@@ -1,12 +1,14 @@
-//! One connection to one server, kept, and made again in the background.
+//! One connection to a server, kept alive and replaced in the background.
 //!
-//! A keeper task connects, hands the connection to the calls, and watches over it. It replaces it when
-//! it ends, when a call finds that the server takes no more requests on it (GOAWAY), and when it is
-//! suspected dead: a call ran out of time, and a ping stays unanswered too. Nothing is sent on an idle
-//! connection but TCP's own keepalives, since some gRPC servers punish pings.
+//! A task connects, hands the connection to the calls, and monitors it. It replaces a connection
+//! - that has ended,
+//! - on which a call found that the server takes no more requests (GOAWAY), or
+//! - on which a call ran out of time and a ping then stays unanswered, too.
 //!
-//! While there has been no connection yet, calls wait for it within their deadlines. Once an attempt
-//! has failed they fail at once, until one succeeds: another replica is a better use of their time.
+//! An idle connection carries only TCP keepalives, because some gRPC servers punish pings.
+//!
+//! Until the first attempt has ended, calls wait for it within their deadlines. After a failed attempt
+//! they fail at once until one succeeds: another replica is a better use of their time.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -26,63 +28,63 @@ use crate::backoff::Backoff;
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 const PONG_MAX: Duration = Duration::from_secs(1);
 const TCP_KEEPALIVE: Duration = Duration::from_secs(30);
-/// A connection that ended sooner does not count as a success: its server accepts and hangs up.
-const LIVED_MIN: Duration = Duration::from_secs(1);
+/// A connection that ends sooner is a failed attempt: its server accepts and hangs up.
+const LIFETIME_MIN: Duration = Duration::from_secs(1);
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
-/// What the calls see of the connection.
+/// State of the connection, as calls see it.
 #[derive(Clone)]
-pub enum Link {
-    /// There is no connection yet; the first attempt, or the first after a loss, is under way.
+pub enum ConnectionState {
+    /// The first attempt, or the first one after a loss, is under way.
     Connecting,
     /// Usable.
     Up(Connection),
-    /// The last attempt failed, for this reason; the next comes in the background.
+    /// The last attempt failed for this reason; the next one follows in the background.
     Down(Arc<str>),
 }
 
-/// A usable connection, and how calls tell its keeper what they noticed.
+/// A usable connection, on which calls also report what they notice.
 #[derive(Clone)]
 pub struct Connection {
-    /// Where requests go.
+    /// Sends requests.
     pub sender: SendRequest<Bytes>,
-    doubts: Arc<Doubts>,
+    reports: Arc<Reports>,
 }
 
 #[derive(Default)]
-struct Doubts {
+struct Reports {
     refused: Notify,
-    slow: Notify,
+    timed_out: Notify,
 }
 
 impl Connection {
-    /// The server takes no more requests on this connection.
-    pub fn refused(&self) {
-        self.doubts.refused.notify_one();
+    /// Reports that the server takes no more requests on this connection.
+    pub fn report_refused(&self) {
+        self.reports.refused.notify_one();
     }
 
-    /// A call ran out of time on it.
-    pub fn slow(&self) {
-        self.doubts.slow.notify_one();
+    /// Reports that a call ran out of time.
+    pub fn report_timed_out(&self) {
+        self.reports.timed_out.notify_one();
     }
 }
 
-/// Keeps `link` up until the last receiver is gone.
-pub async fn keep(address: String, link: watch::Sender<Link>) {
+/// Keeps a connection to `address` in `state` until the last receiver is gone.
+pub async fn keep_connected(address: String, state: watch::Sender<ConnectionState>) {
     let mut backoff = Backoff::new(RandomState::new().build_hasher().finish());
-    while !link.is_closed() {
+    while !state.is_closed() {
         let failure = match timeout(CONNECT_MAX, connect(&address)).await {
-            Ok(Ok((connection, guard))) => {
+            Ok(Ok((connection, monitor))) => {
                 let begin = Instant::now();
-                link.send_replace(Link::Up(connection));
+                state.send_replace(ConnectionState::Up(connection));
                 let failure = tokio::select! {
-                    failure = guard.watch() => failure,
-                    () = link.closed() => return,
+                    failure = monitor.failure() => failure,
+                    () = state.closed() => return,
                 };
-                if begin.elapsed() >= LIVED_MIN {
+                if begin.elapsed() >= LIFETIME_MIN {
                     backoff.reset();
-                    link.send_replace(Link::Connecting);
+                    state.send_replace(ConnectionState::Connecting);
                     continue;
                 }
                 failure
@@ -90,24 +92,24 @@ pub async fn keep(address: String, link: watch::Sender<Link>) {
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer within {} s", CONNECT_MAX.as_secs()),
         };
-        link.send_replace(Link::Down(failure.into()));
+        state.send_replace(ConnectionState::Down(failure.into()));
         tokio::select! {
-            () = tokio::time::sleep(backoff.wait()) => (),
-            () = link.closed() => return,
+            () = tokio::time::sleep(backoff.next_pause()) => (),
+            () = state.closed() => return,
         }
     }
 }
 
-/// What the keeper holds of a connection.
-struct Guard {
+/// Waits for the end of one connection.
+struct Monitor {
     ended: tokio::task::JoinHandle<Result<(), h2::Error>>,
     pings: Option<PingPong>,
-    doubts: Arc<Doubts>,
+    reports: Arc<Reports>,
 }
 
-impl Guard {
-    /// Waits until the connection must be replaced, and says why.
-    async fn watch(mut self) -> String {
+impl Monitor {
+    /// Waits until the connection must be replaced; returns the reason.
+    async fn failure(mut self) -> String {
         loop {
             tokio::select! {
                 ended = &mut self.ended => {
@@ -117,11 +119,11 @@ impl Guard {
                         Err(error) => error.to_string(),
                     };
                 }
-                // Calls that are under way finish on it: its task lives on until they have.
-                () = self.doubts.refused.notified() => {
+                // Calls under way still end on it: its task runs until they have.
+                () = self.reports.refused.notified() => {
                     return "the server takes no more requests on this connection".to_owned();
                 }
-                () = self.doubts.slow.notified() => {
+                () = self.reports.timed_out.notified() => {
                     if !self.answers_ping().await {
                         self.ended.abort();
                         return "the server is silent".to_owned();
@@ -142,7 +144,7 @@ impl Guard {
     }
 }
 
-/// A new connection: where its requests go, and what drives it.
+/// Opens a connection; returns what sends requests on it, and the future that drives it.
 pub async fn dial(
     address: &str,
 ) -> io::Result<(SendRequest<Bytes>, client::Connection<TcpStream>)> {
@@ -159,14 +161,14 @@ pub async fn dial(
         .map_err(io::Error::other)
 }
 
-async fn connect(address: &str) -> io::Result<(Connection, Guard)> {
+async fn connect(address: &str) -> io::Result<(Connection, Monitor)> {
     let (sender, mut connection) = dial(address).await?;
-    let doubts = Arc::new(Doubts::default());
+    let reports = Arc::new(Reports::default());
     let pings = connection.ping_pong();
-    let guard = Guard {
+    let monitor = Monitor {
         ended: tokio::spawn(connection),
         pings,
-        doubts: Arc::clone(&doubts),
+        reports: Arc::clone(&reports),
     };
-    Ok((Connection { sender, doubts }, guard))
+    Ok((Connection { sender, reports }, monitor))
 }

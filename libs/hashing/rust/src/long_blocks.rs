@@ -1,41 +1,41 @@
-//! XXH3-64 of blocks longer than 240 bytes, many under one seed, at the width the machine has.
+//! XXH3-64 of blocks longer than 240 bytes, many with one seed, with AVX2 where the processor has it.
 //!
-//! Two costs of the plain function fall on every block: it derives the same 192-byte secret from the
-//! same seed each time, and its vector width is fixed when it is compiled, which for a portable wheel
-//! means SSE2. Here the secret is derived once for a prompt, and on x86-64 the loop is written for
-//! AVX2 and chosen when the processor says that it knows it; elsewhere `xxhash-rust` runs with the
-//! derived secret. The algorithm is the published one (xxHash's doc/xxhash_spec.md, "XXH3 algorithm
-//! for large inputs"); the tests hold both versions equal to the plain function.
+//! The plain function has two costs per block: it derives the same 192-byte secret from the seed each
+//! time, and its vector width is fixed at compile time, which is SSE2 for a portable wheel. Here the
+//! secret is derived once per prompt. On x86-64 an AVX2 loop is chosen at run time; elsewhere
+//! `xxhash-rust` runs with the derived secret. The algorithm is published (xxHash's
+//! doc/xxhash_spec.md, "XXH3 algorithm for large inputs"); the tests compare both versions with the
+//! plain function.
 //!
-//! `unsafe` stands here for the call of the AVX2 version, after asking the processor, and for its
-//! unaligned loads. Each is sound since it reads 32 bytes out of a slice that is indexed to 64 first.
+//! `unsafe`: calls the AVX2 version after asking the processor, and makes unaligned loads. They are
+//! sound because each reads 32 bytes of a slice that was cut to 64 bytes before.
 
 use xxhash_rust::const_xxh3::const_custom_default_secret;
 use xxhash_rust::xxh3::xxh3_64_with_secret;
 
-/// Inputs up to this length are hashed by other means.
+/// Longest input with another algorithm.
 pub const SHORT_BYTES_MAX: usize = 240;
 
 const SECRET_BYTES: usize = 192;
 type Secret = [u8; SECRET_BYTES];
 
-/// Hashes every whole block of `bytes` into `out`, as XXH3-64 with `seed` does.
+/// Writes the XXH3-64 of every whole block of `bytes`, with `seed`, into `out`.
 ///
-/// `block_bytes` must be above [`SHORT_BYTES_MAX`]: below it the algorithm is another.
+/// `block_bytes` must be above [`SHORT_BYTES_MAX`].
 pub fn hash_blocks(bytes: &[u8], block_bytes: usize, seed: u64, out: &mut [u64]) {
     debug_assert!(block_bytes > SHORT_BYTES_MAX);
     let secret = const_custom_default_secret(seed);
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has just said that it knows AVX2.
+        // SAFETY: the processor has AVX2, as just detected.
         return unsafe { avx2::hash_blocks(bytes, block_bytes, &secret, out) };
     }
     hash_blocks_portable(bytes, block_bytes, &secret, out);
 }
 
 fn hash_blocks_portable(bytes: &[u8], block_bytes: usize, secret: &Secret, out: &mut [u64]) {
-    for (slot, block) in out.iter_mut().zip(bytes.chunks_exact(block_bytes)) {
-        *slot = xxh3_64_with_secret(block, secret);
+    for (hash, block) in out.iter_mut().zip(bytes.chunks_exact(block_bytes)) {
+        *hash = xxh3_64_with_secret(block, secret);
     }
 }
 
@@ -52,7 +52,7 @@ mod avx2 {
     const STRIPE_BYTES: usize = 64;
     const STRIPES_PER_ROUND: usize = (SECRET_BYTES - STRIPE_BYTES) / 8;
     const ROUND_BYTES: usize = STRIPES_PER_ROUND * STRIPE_BYTES;
-    /// Where in the secret the last stripe's key begins; not aligned, so that it equals no other's.
+    /// Offset of the last stripe's key in the secret; unaligned, so it differs from all other keys.
     const LAST_STRIPE_KEY: usize = SECRET_BYTES - STRIPE_BYTES - 7;
     const MERGE_KEY: usize = 11;
 
@@ -76,19 +76,19 @@ mod avx2 {
     type Lanes = [__m256i; 2];
 
     /// # Safety
-    /// The processor must know AVX2.
+    /// The processor must have AVX2.
     #[target_feature(enable = "avx2")]
     pub unsafe fn hash_blocks(bytes: &[u8], block_bytes: usize, secret: &Secret, out: &mut [u64]) {
-        for (slot, block) in out.iter_mut().zip(bytes.chunks_exact(block_bytes)) {
+        for (hash, block) in out.iter_mut().zip(bytes.chunks_exact(block_bytes)) {
             // SAFETY: this function's own condition.
-            *slot = unsafe { hash(block, secret) };
+            *hash = unsafe { hash_one(block, secret) };
         }
     }
 
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn hash(input: &[u8], secret: &Secret) -> u64 {
-        // The last stripe is taken from the input's end, so a round never holds the last byte.
+    unsafe fn hash_one(input: &[u8], secret: &Secret) -> u64 {
+        // The last stripe ends at the input's end, so no round contains the last byte.
         let rounds = (input.len() - 1) / ROUND_BYTES;
         let (whole, rest) = input.split_at(rounds * ROUND_BYTES);
         let stripes = (rest.len() - 1) / STRIPE_BYTES;
@@ -166,7 +166,7 @@ mod avx2 {
         mixed ^ (mixed >> 32)
     }
 
-    /// The first 64 bytes.
+    /// Loads the first 64 bytes.
     #[inline]
     #[target_feature(enable = "avx2")]
     unsafe fn load(bytes: &[u8]) -> Lanes {
