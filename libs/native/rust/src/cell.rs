@@ -7,39 +7,33 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kvatlas_cell::server::Server;
+use kvatlas_cell::state::file;
 use kvatlas_cell::{Cell as NativeCell, CellConfig};
 use kvatlas_events::sequencer::Limits;
 use kvatlas_index::{FindOptions, Matches, Query, WorkerKey};
-use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
+use kvatlas_wire::v1::FindMatchesResponse;
+use numpy::PyReadonlyArray1;
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
-use crate::replica;
+use crate::find_matches::PyMatches;
 
-/// Parts of one snapshot.
+/// Most parts of one snapshot.
 const SNAPSHOT_PARTS_MAX: u32 = 4_096;
-/// Hashes of one snapshot: 256 MiB while it is put together.
+/// Most hashes of one snapshot: 256 MiB while it is assembled.
 const SNAPSHOT_HASHES_MAX: usize = 1 << 25;
 
-/// Add this file's names to the extension module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<Applied>()?;
-    module.add_class::<Cell>()?;
-    module.add_class::<WorkerNeed>()?;
-    module.add_class::<CellServer>()
-}
-
 #[pyclass(frozen, get_all, module = "kvatlas_native")]
-struct Applied {
+pub struct Applied {
     accepted: u64,
     rejected: u64,
     first_rejection: Option<String>,
 }
 
 #[pyclass(frozen, get_all, module = "kvatlas_native")]
-struct WorkerNeed {
+pub struct RecoveryRequest {
     worker_id: u64,
     dp_rank: u32,
     publisher_rpc: String,
@@ -49,16 +43,57 @@ struct WorkerNeed {
     recovering: bool,
 }
 
-impl From<kvatlas_cell::WorkerNeed> for WorkerNeed {
-    fn from(need: kvatlas_cell::WorkerNeed) -> Self {
+impl From<kvatlas_cell::RecoveryRequest> for RecoveryRequest {
+    fn from(request: kvatlas_cell::RecoveryRequest) -> Self {
         Self {
-            worker_id: need.key.worker_id,
-            dp_rank: need.key.dp_rank,
-            publisher_rpc: need.publisher_rpc,
-            epoch: need.epoch,
-            applied: need.applied,
-            known: need.known,
-            recovering: need.recovering,
+            worker_id: request.key.worker_id,
+            dp_rank: request.key.dp_rank,
+            publisher_rpc: request.publisher_rpc,
+            epoch: request.epoch,
+            applied: request.applied,
+            known: request.known,
+            recovering: request.recovering,
+        }
+    }
+}
+
+#[pyclass(frozen, get_all, module = "kvatlas_native")]
+pub struct LagReport {
+    furthest_behind: Vec<(u64, u32, u64, u64)>,
+    workers: u64,
+    events: u64,
+    ms_max: u64,
+}
+
+impl From<kvatlas_cell::LagReport> for LagReport {
+    fn from(report: kvatlas_cell::LagReport) -> Self {
+        let lags = report.furthest_behind.iter();
+        Self {
+            furthest_behind: lags
+                .map(|lag| (lag.key.worker_id, lag.key.dp_rank, lag.events, lag.ms))
+                .collect(),
+            workers: report.workers,
+            events: report.events,
+            ms_max: report.ms_max,
+        }
+    }
+}
+
+#[pyclass(frozen, get_all, module = "kvatlas_native")]
+pub struct SavedState {
+    bytes: u64,
+    checksum: u64,
+    workers: u64,
+    memberships: u64,
+}
+
+impl From<file::SavedState> for SavedState {
+    fn from(saved: file::SavedState) -> Self {
+        Self {
+            bytes: saved.bytes,
+            checksum: saved.checksum,
+            workers: saved.workers,
+            memberships: saved.memberships,
         }
     }
 }
@@ -68,11 +103,6 @@ pub struct Cell {
     pub(crate) native: Arc<NativeCell>,
 }
 
-type Columns<'py> = (
-    Bound<'py, PyArray1<u64>>,
-    Bound<'py, PyArray1<u32>>,
-    Bound<'py, PyArray1<u32>>,
-);
 type Histogram = (Vec<f64>, Vec<u64>, f64);
 
 #[pymethods]
@@ -116,10 +146,10 @@ impl Cell {
             memory_bytes_max,
         };
         let native = NativeCell::new(config);
-        let preparer = native.preparer();
+        let prefaulter = native.prefaulter();
         thread::Builder::new()
             .name("kvatlas-memory".into())
-            .spawn(|| preparer.run())?;
+            .spawn(|| prefaulter.run())?;
         Ok(Self {
             native: Arc::new(native),
         })
@@ -179,19 +209,19 @@ impl Cell {
     }
 
     #[pyo3(signature = (transport, *, unproven_ms))]
-    fn take_back_log_time(&self, py: Python<'_>, transport: &str, unproven_ms: u64) {
-        py.detach(|| self.native.take_back_log_time(transport, unproven_ms));
+    fn rewind_log_time(&self, py: Python<'_>, transport: &str, unproven_ms: u64) {
+        py.detach(|| self.native.rewind_log_time(transport, unproven_ms));
     }
 
     #[pyo3(signature = (hashes, *, chunks, limit = 0, exact = false))]
-    fn find_matches<'py>(
+    fn find_matches(
         &self,
-        py: Python<'py>,
-        hashes: PyReadonlyArray1<'py, u64>,
+        py: Python<'_>,
+        hashes: PyReadonlyArray1<'_, u64>,
         chunks: bool,
         limit: usize,
         exact: bool,
-    ) -> PyResult<Columns<'py>> {
+    ) -> PyResult<PyMatches> {
         let hashes = hashes.as_slice()?;
         let matches = py.detach(|| {
             let mut matches = Matches::default();
@@ -208,22 +238,13 @@ impl Cell {
             self.native.find(query, &options, &mut matches);
             matches
         });
-        let ids: Vec<u64> = matches
-            .workers
-            .iter()
-            .map(|worker| worker.worker_id)
-            .collect();
-        let ranks: Vec<u32> = matches
-            .workers
-            .iter()
-            .map(|worker| worker.dp_rank)
-            .collect();
-        let depths = matches.depths;
-        Ok((
-            ids.into_pyarray(py),
-            ranks.into_pyarray(py),
-            depths.into_pyarray(py),
-        ))
+        let workers = matches.workers.iter();
+        let answer = FindMatchesResponse {
+            worker_ids: workers.clone().map(|worker| worker.worker_id).collect(),
+            dp_ranks: workers.map(|worker| worker.dp_rank).collect(),
+            depths: matches.depths,
+        };
+        Ok(PyMatches::from_response(py, answer, ""))
     }
 
     fn status<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
@@ -247,15 +268,26 @@ impl Cell {
     }
 
     #[pyo3(signature = (limit, *, after = None))]
-    fn needs(&self, py: Python<'_>, limit: usize, after: Option<(u64, u32)>) -> Vec<WorkerNeed> {
+    fn recovery_requests(
+        &self,
+        py: Python<'_>,
+        limit: usize,
+        after: Option<(u64, u32)>,
+    ) -> Vec<RecoveryRequest> {
         let after = after.map(|(worker_id, dp_rank)| WorkerKey { worker_id, dp_rank });
-        let needs = py.detach(|| self.native.needs(limit, after));
-        needs.into_iter().map(WorkerNeed::from).collect()
+        let requests = py.detach(|| self.native.recovery_requests(limit, after));
+        requests.into_iter().map(RecoveryRequest::from).collect()
     }
 
-    fn need_of(&self, py: Python<'_>, worker_id: u64, dp_rank: u32) -> Option<WorkerNeed> {
+    fn recovery_request(
+        &self,
+        py: Python<'_>,
+        worker_id: u64,
+        dp_rank: u32,
+    ) -> Option<RecoveryRequest> {
         let key = WorkerKey { worker_id, dp_rank };
-        py.detach(|| self.native.need_of(key)).map(WorkerNeed::from)
+        py.detach(|| self.native.recovery_request(key))
+            .map(RecoveryRequest::from)
     }
 
     #[pyo3(signature = (transport, *, identity, entry))]
@@ -263,12 +295,15 @@ impl Cell {
         py.detach(|| self.native.set_log_position(transport, identity, entry));
     }
 
-    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<replica::Saved> {
-        py.detach(|| replica::save(&self.native, path))
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<SavedState> {
+        py.detach(|| file::save(&self.native, &path))
+            .map(SavedState::from)
+            .map_err(os_error)
     }
 
-    fn lags(&self, py: Python<'_>, limit: usize, now_unix_ms: u64) -> replica::Lags {
-        py.detach(|| replica::lags(&self.native, limit, now_unix_ms))
+    fn lag_report(&self, py: Python<'_>, limit: usize, now_unix_ms: u64) -> LagReport {
+        py.detach(|| self.native.lag_report(limit, now_unix_ms))
+            .into()
     }
 
     fn take_notices(&self, py: Python<'_>) -> Vec<String> {
@@ -277,7 +312,7 @@ impl Cell {
 }
 
 #[pyclass(frozen, module = "kvatlas_native")]
-struct CellServer {
+pub struct CellServer {
     server: Server,
 }
 
@@ -313,8 +348,8 @@ impl CellServer {
     }
 }
 
-/// With `errno` and `strerror`, as Python's own.
-pub(crate) fn os_error(error: std::io::Error) -> PyErr {
+/// An OSError with `errno` and `strerror`, like Python's own.
+fn os_error(error: std::io::Error) -> PyErr {
     match error.raw_os_error() {
         None => error.into(),
         Some(code) => {
@@ -327,7 +362,7 @@ pub(crate) fn os_error(error: std::io::Error) -> PyErr {
 }
 
 fn unix_ms() -> u64 {
-    // A clock before 1970 counts as 1970: then every epoch is ahead of it, and is rejected loudly.
+    // A clock before 1970 counts as 1970: then every epoch is ahead of it and is rejected.
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

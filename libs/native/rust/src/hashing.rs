@@ -16,7 +16,7 @@ const TOKENS_WITH_GIL_MAX: usize = 16_384;
 const STEPS_WITH_GIL_MAX: usize = 1_024;
 
 #[pyfunction]
-fn chunk_hashes<'py>(
+pub fn chunk_hashes<'py>(
     py: Python<'py>,
     tokens: PyReadonlyArray1<'py, u32>,
     block_size: NonZeroUsize,
@@ -43,7 +43,7 @@ fn chunk_hashes<'py>(
 }
 
 #[pyfunction]
-fn sequence_hashes<'py>(
+pub fn sequence_hashes<'py>(
     py: Python<'py>,
     chunks: PyReadonlyArray1<'py, u64>,
 ) -> PyResult<Bound<'py, PyArray1<u64>>> {
@@ -68,10 +68,4 @@ fn present(items: Vec<Option<Vec<u64>>>) -> Vec<Items> {
 
 fn detached_if(py: Python<'_>, long: bool, work: impl FnOnce() + Send) {
     if long { py.detach(work) } else { work() }
-}
-
-/// Add this file's names to the extension module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(chunk_hashes, module)?)?;
-    module.add_function(wrap_pyfunction!(sequence_hashes, module)?)
 }

@@ -1,35 +1,28 @@
-//! Binding of the publisher's `Ingest` call.
+//! Binding of the publisher's `Ingest` call: records to one indexer, without a log between.
 
-use kvatlas_cell::decode::{Body, decode};
+use kvatlas_cell::apply::decode::{Body, decode};
 use kvatlas_client::{IngestResponse, IngestStream as NativeStream};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::channel::duration;
-use crate::inbox::{Inbox, Letter, error};
-
-/// Add this file's names to the extension module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<IngestStream>()?;
-    module.add_class::<Ingested>()?;
-    module.add_function(wrap_pyfunction!(progress, module)?)
-}
+use crate::completions::{CompletionQueue, error};
 
 /// worker_id, dp_rank, epoch, last_event_id, whole.
 type Position = (u64, u32, u64, u64, bool);
 
-/// What an indexer says to all requests of one append.
-#[pyclass(frozen, get_all, module = "kvatlas_native")]
-pub struct Ingested {
+/// An indexer's combined response to all requests of one append.
+#[pyclass(frozen, get_all, name = "IngestResponse", module = "kvatlas_native")]
+pub struct PyIngestResponse {
     rejected: u64,
     first_rejection: String,
     positions: Vec<Position>,
 }
 
-impl From<IngestResponse> for Ingested {
-    fn from(answer: IngestResponse) -> Self {
-        let positions = answer.positions.into_iter().map(|position| {
+impl From<IngestResponse> for PyIngestResponse {
+    fn from(response: IngestResponse) -> Self {
+        let positions = response.positions.into_iter().map(|position| {
             let worker = position.worker.unwrap_or_default();
             (
                 worker.worker_id,
@@ -40,16 +33,16 @@ impl From<IngestResponse> for Ingested {
             )
         });
         Self {
-            rejected: answer.rejected,
-            first_rejection: answer.first_rejection,
+            rejected: response.rejected,
+            first_rejection: response.first_rejection,
             positions: positions.collect(),
         }
     }
 }
 
-/// How far a receiver is that has applied everything up to this record.
+/// The position of a receiver that has applied everything up to this record.
 #[pyfunction]
-fn progress(record: &[u8]) -> PyResult<Option<(u64, u32, u64, u64)>> {
+pub fn progress(record: &[u8]) -> PyResult<Option<(u64, u32, u64, u64)>> {
     let record = decode(record).map_err(|error| PyValueError::new_err(error.to_string()))?;
     let last_event_id = match record.body {
         Body::Events(events) => events.last_event_id(),
@@ -61,14 +54,14 @@ fn progress(record: &[u8]) -> PyResult<Option<(u64, u32, u64, u64)>> {
     Ok(Some((
         header.worker.worker_id,
         header.worker.dp_rank,
-        header.speaker.epoch,
+        header.incarnation.epoch,
         last_event_id,
     )))
 }
 
 /// One `Ingest` call to one indexer.
 #[pyclass(frozen, module = "kvatlas_native")]
-struct IngestStream(NativeStream);
+pub struct IngestStream(NativeStream);
 
 #[pymethods]
 impl IngestStream {
@@ -84,18 +77,25 @@ impl IngestStream {
         self.0.is_over()
     }
 
-    /// Returns at once; the outcome comes into `inbox` with this `ticket`, exactly once.
-    fn append(&self, records: Vec<Bound<'_, PyBytes>>, inbox: &Inbox, ticket: u64) -> PyResult<()> {
-        let letters = inbox.letters();
+    /// Returns at once; the outcome arrives in `queue` with this `ticket`, exactly once.
+    fn append(
+        &self,
+        records: Vec<Bound<'_, PyBytes>>,
+        queue: &CompletionQueue,
+        ticket: u64,
+    ) -> PyResult<()> {
+        let completed = queue.sender();
         let records = records.iter().map(|record| record.as_bytes());
         self.0
             .append(records, move |outcome| {
-                letters.put(ticket, outcome.map(Letter::Ingested));
+                completed.send(ticket, outcome, |_, response| {
+                    PyIngestResponse::from(response)
+                });
             })
             .map_err(|status| error(&status))
     }
 
-    /// End the call; appends that wait are CANCELLED.
+    /// Ends the call; appends that wait fail with CANCELLED.
     fn close(&self) {
         self.0.close();
     }

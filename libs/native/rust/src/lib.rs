@@ -3,27 +3,41 @@
 
 mod cell;
 mod channel;
+mod completions;
+mod find_matches;
 mod hashing;
-mod inbox;
 mod ingest;
 mod memory;
 mod mirror;
 mod outbox;
-mod replica;
+mod proxy;
+mod restore;
 mod subscriber;
 
-use pyo3::prelude::*;
-
-#[pymodule]
-fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    hashing::register(module)?;
-    memory::register(module)?;
-    mirror::register(module)?;
-    subscriber::register(module)?;
-    outbox::register(module)?;
-    cell::register(module)?;
-    replica::register(module)?;
-    inbox::register(module)?;
-    channel::register(module)?;
-    ingest::register(module)
+#[pyo3::pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::cell::{Applied, Cell, CellServer, LagReport, RecoveryRequest, SavedState};
+    #[pymodule_export]
+    use crate::channel::PyChannel;
+    #[pymodule_export]
+    use crate::completions::{ChannelError, CompletionQueue};
+    #[pymodule_export]
+    use crate::find_matches::{PyMatches, PyQuery};
+    #[pymodule_export]
+    use crate::hashing::{chunk_hashes, sequence_hashes};
+    #[pymodule_export]
+    use crate::ingest::{IngestStream, PyIngestResponse, progress};
+    #[pymodule_export]
+    use crate::memory::MirrorMemory;
+    #[pymodule_export]
+    use crate::mirror::{ApplyOutcome, EngineMirror, payload_dp_rank};
+    #[pymodule_export]
+    use crate::outbox::Outbox;
+    #[pymodule_export]
+    use crate::proxy::{Arrived, Ended, Failed, FirstByte, Proxy, PyExchange, Refused};
+    #[pymodule_export]
+    use crate::restore::{Restore, RestoreRefused, Restored};
+    #[pymodule_export]
+    use crate::subscriber::EngineSubscriber;
 }

@@ -1,29 +1,24 @@
-//! Binding of the memory that a publisher's mirrors share, and of the thread that takes it ahead of them.
+//! Binds the memory shared by a publisher's mirrors, and the thread that takes pages ahead of need.
 
 use std::thread;
 
-use kvatlas_pages::Memory as NativeMemory;
+use kvatlas_pages::Memory;
 use pyo3::prelude::*;
-
-/// Add this file's names to the extension module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<Memory>()
-}
 
 /// Mirrors hold clones; the thread ends with the last of them.
 #[pyclass(frozen, module = "kvatlas_native")]
-pub struct Memory {
-    pub(crate) native: NativeMemory,
+pub struct MirrorMemory {
+    pub(crate) native: Memory,
 }
 
 #[pymethods]
-impl Memory {
+impl MirrorMemory {
     #[new]
     fn new() -> PyResult<Self> {
-        let (native, preparer) = NativeMemory::on_large_pages();
+        let (native, prefaulter) = Memory::on_large_pages();
         thread::Builder::new()
             .name("kvatlas-memory".into())
-            .spawn(|| preparer.run())?;
+            .spawn(|| prefaulter.run())?;
         Ok(Self { native })
     }
 

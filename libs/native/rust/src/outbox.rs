@@ -6,7 +6,7 @@ use pyo3::types::PyBytes;
 
 /// Bounded queue of one worker's records towards one log writer.
 #[pyclass(module = "kvatlas_native")]
-struct Outbox {
+pub struct Outbox {
     queue: Queue<Py<PyBytes>>,
 }
 
@@ -87,9 +87,4 @@ impl Outbox {
     fn overflows(&self) -> u64 {
         self.queue.overflows()
     }
-}
-
-/// Add this file's names to the extension module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<Outbox>()
 }

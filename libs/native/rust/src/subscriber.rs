@@ -1,33 +1,28 @@
-//! Binding of the subscriber's side of an engine's socket.
+//! Binds the subscriber's side of an engine's socket.
 
-use kvatlas_mirror::{Broken, Subscriber as NativeSubscriber};
+use kvatlas_engines::{ProtocolError, Subscriber};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// Add this file's names to the extension module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<EngineSubscriber>()
-}
-
 /// One connection to an engine: bytes in, messages out.
 #[pyclass(module = "kvatlas_native")]
-struct EngineSubscriber(NativeSubscriber);
+pub struct EngineSubscriber(Subscriber);
 
-/// Sequence numbers, payloads, and how many messages were malformed, with what was wrong first.
-type Run<'py> = (Vec<u64>, Vec<Bound<'py, PyBytes>>, usize, Option<String>);
+/// Sequence numbers, payloads, the number of malformed messages, and the first one's error.
+type Messages<'py> = (Vec<u64>, Vec<Bound<'py, PyBytes>>, usize, Option<String>);
 
 #[pymethods]
 impl EngineSubscriber {
     #[new]
     fn new() -> Self {
-        Self(NativeSubscriber::default())
+        Self(Subscriber::default())
     }
 
     #[staticmethod]
     fn greeting(py: Python<'_>) -> Bound<'_, PyBytes> {
-        PyBytes::new(py, &NativeSubscriber::greeting())
+        PyBytes::new(py, &Subscriber::greeting())
     }
 
     #[getter]
@@ -35,33 +30,33 @@ impl EngineSubscriber {
         self.0.is_open()
     }
 
-    fn feed<'py>(
+    fn receive<'py>(
         &mut self,
         py: Python<'py>,
         received: PyBuffer<u8>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let mut copied = Ok(());
-        let fed = self.0.feed(received.item_count(), |into| {
+        let parsed = self.0.receive(received.item_count(), |into| {
             copied = received.copy_to_slice(py, into);
         });
         copied?;
-        fed.map_err(|Broken(why)| PyValueError::new_err(why))?;
+        parsed.map_err(|ProtocolError(why)| PyValueError::new_err(why))?;
         Ok(PyBytes::new(py, &self.0.take_outgoing()))
     }
 
-    fn take<'py>(&mut self, py: Python<'py>) -> Run<'py> {
-        let run = self.0.run();
-        let messages = run.messages.iter();
+    fn take_messages<'py>(&mut self, py: Python<'py>) -> Messages<'py> {
+        let received = self.0.received();
+        let messages = received.messages.iter();
         let payloads = messages
             .clone()
-            .map(|(_, at)| PyBytes::new(py, &run.bytes[at.clone()]));
+            .map(|(_, at)| PyBytes::new(py, &received.bytes[at.clone()]));
         let taken = (
             messages.clone().map(|(seq, _)| *seq).collect(),
             payloads.collect(),
-            run.malformed,
-            run.first_malformed.map(str::to_owned),
+            received.malformed,
+            received.first_malformed.map(str::to_owned),
         );
-        self.0.taken();
+        self.0.clear_received();
         taken
     }
 }

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 _T = TypeVar("_T")
-Columns: TypeAlias = tuple[NDArray[np.uint64], NDArray[np.uint32], NDArray[np.uint32]]
-"""Of an answer: worker_ids, dp_ranks, depths."""
+"""The type of a completed call's answer."""
 
 # --- hashing (libs/hashing/rust) ---
 
@@ -21,127 +20,123 @@ def chunk_hashes(
 ) -> NDArray[np.uint64]: ...
 def sequence_hashes(chunks: NDArray[np.uint64]) -> NDArray[np.uint64]: ...
 
-# --- the publisher's mirror (libs/mirror/rust) ---
+# --- the publisher's mirror (libs/mirror/rust) and an engine's socket (libs/engines/rust) ---
 
-class Memory:
-    """Large pages that a process's mirrors share; a thread takes them ahead until the last is gone."""
+class MirrorMemory:
+    """Large pages shared by the mirrors of a process.
+
+    A thread takes the next pages ahead of need; it ends with the last mirror.
+    """
 
     used_bytes: int
-    """What mirrors have of it."""
+    """Bytes that mirrors use."""
     idle_bytes: int
-    """Taken from the system, and of no mirror: taken ahead, or free between their parts."""
+    """Bytes taken from the system that no mirror uses: taken ahead, or free between tables."""
     def __init__(self) -> None: ...
 
-class Heard:
-    """What `EngineMirror.tell` made of a run of messages."""
+class ApplyOutcome:
+    """The effect of one `EngineMirror.apply_payloads`, beside the events that it left pending."""
 
-    taken: int
-    """How many of them; fewer than all only before one of another rank."""
+    consumed: int
+    """Number of payloads applied or found malformed; the rest begins with one of another rank."""
     other_rank: int | None
-    """The rank for which the first message not taken speaks."""
-    rank_said: bool
-    """A message named the expected rank."""
-    ts: float | None
-    """The engine's clock in the last message that could be read, seconds."""
+    """Rank that the first payload not consumed names."""
+    rank_confirmed: bool
+    """A payload named the expected rank."""
+    engine_clock_s: float | None
+    """The engine's clock in the last well-formed payload, seconds."""
     stored_any: bool
-    """Blocks were announced with tokens that could be read."""
+    """A payload stored blocks with tokens that could be read."""
     malformed: int
     first_malformed: str | None
+    """The first malformed payload's error."""
     refusals: list[tuple[str, str]]
     """(reason, detail) of the first refused event of each reason."""
-    block_size_at_first: int | None
-    """The engine's, if it was refused before any block that could be read."""
+    refused_block_size: int | None
+    """The engine's block size, if an event was refused for it before any block could be read."""
+
+def payload_dp_rank(payload: bytes) -> int | None:
+    """Return the data-parallel rank that an engine's message names; None: it names none.
+
+    Raises:
+        ValueError: the payload is malformed.
+    """
 
 class EngineMirror:
-    """One engine rank's cache in one life, and what it has to say until that is sealed.
+    """One engine rank's cache, and the events that wait to be sealed. Not thread-safe.
 
-    Engine hashes are numbers of any width, tiers 0 to 3 from near to far. Not thread-safe.
+    Tiers are numbered 0 to 3, from near to far.
     """
 
     def __init__(
-        self, *, engine: str, block_size: int, blocks_max: int, memory: Memory | None = None
+        self,
+        *,
+        engine: str,
+        block_size: int,
+        blocks_max: int,
+        memory: MirrorMemory | None = None,
+        state: bytes | None = None,
     ) -> None:
-        """Empty.
+        """Empty, or as `export_state` wrote it.
 
         Args:
-            engine: whose messages `tell` gets: "vllm" or "sglang".
-            block_size: tokens of a block; stores of another size are refused and counted.
-            blocks_max: engine hashes held at most; further stores are refused and counted.
-            memory: where what is held lies; None: where the process's other things do.
-        """
-    def tell(self, payloads: Sequence[bytes], dp_rank: int) -> Heard:
-        """Read messages' payloads and apply them, in order. A malformed one makes all suspect.
-
-        Stops before a message that names another rank than `dp_rank`.
-        """
-    def export_state(self) -> NDArray[np.uint8]:
-        """What is held, for `import_state`; neither what waits to be sealed nor counters."""
-    @staticmethod
-    def import_state(
-        state: bytes, *, engine: str, block_size: int, blocks_max: int, memory: Memory | None = None
-    ) -> EngineMirror:
-        """Return the mirror that `export_state` was asked of; the rest as in `__init__`.
+            engine: the sender of the payloads: "vllm" or "sglang".
+            block_size: tokens per block; stores of another size are refused and counted.
+            blocks_max: the largest number of engine hashes held; further stores are refused and counted.
+            memory: shared by the mirrors of a process; None: the general allocator.
+            state: the bytes of `export_state`; None: an empty mirror.
 
         Raises:
-            ValueError: it is damaged, of other settings, or holds more than `blocks_max`.
+            ValueError: the state is damaged, of other settings, or holds more than `blocks_max`.
         """
-    def stored(
-        self,
-        hashes: Sequence[int],
-        parent: int | None,
-        tokens: NDArray[np.uint32],
-        tier: int,
-        *,
-        lora_name: str | None,
-        cache_salt: str | None,
-        items: Sequence[Sequence[int]] | None,
-    ) -> None:
-        """Add a decoded event to those that `apply` takes; `tokens`: (blocks * block_size,)."""
-    def stored_by_hash(self, hashes: Sequence[int], tier: int) -> None: ...
-    def removed(self, hashes: Sequence[int], tier: int) -> None: ...
-    def cleared(self, tier: int | None) -> None: ...
-    def refused(self, reason: str, blocks: int, *, may_hide_removal: bool) -> None: ...
-    def apply(self) -> None:
-        """Apply the decoded events as one message."""
+    def apply_payloads(self, payloads: Sequence[bytes], dp_rank: int) -> ApplyOutcome:
+        """Apply the payloads of messages in order, up to one that names another rank.
+
+        A malformed payload changes nothing, but makes every block suspect.
+        """
+    def export_state(self) -> NDArray[np.uint8]:
+        """Return the blocks held, without pending events and counters."""
     def suspect_all(self) -> None:
-        """Something was lost that may have been a removal."""
+        """Make every block suspect: a message was lost that may have been a removal."""
     @property
     def pending_events(self) -> int:
-        """What was said and not sealed or taken yet."""
+        """The number of events not sealed yet."""
     @property
     def is_batch_full(self) -> bool:
-        """What waits fills a batch."""
+        """The pending events fill a batch."""
     def seal(self, header: bytes, first_event_id: int) -> list[tuple[int, bytes]]:
-        """The records of all that waits, each with its number of events; `header` is encoded."""
-    def take(self) -> list[tuple[str, int | None, int | None, NDArray[np.uint64]]]:
-        """All that waits instead: (store, remove or clear; parent; tier; hashes)."""
+        """Return the records of the pending events, each with its number of events.
+
+        `header` is encoded.
+        """
     @property
     def capacity_blocks(self) -> int:
-        """Of the engine's device tier; 0: unknown."""
+        """The size of the engine's device tier, in blocks; 0: unknown."""
     @capacity_blocks.setter
     def capacity_blocks(self, blocks: int) -> None: ...
     @property
     def held_blocks(self) -> int:
-        """Engine hashes held, published or not, over all tiers."""
+        """The number of engine hashes held, published or not, over all tiers."""
     @property
     def suspect_blocks(self) -> int:
-        """Engine hashes whose removal may have been lost."""
+        """The number of engine hashes whose removal may have been lost."""
     @property
-    def suspects_removed(self) -> int: ...
+    def suspects_removed(self) -> int:
+        """The number of suspects removed because the engine had no room for them."""
     @property
     def memory_bytes(self) -> int:
-        """Of what is held, links included; counted, not measured."""
+        """Bytes of the tables, counted, not measured."""
     @property
     def blind_spots(self) -> list[str]:
-        """What the engine's release cannot tell apart, as far as it was seen."""
+        """Properties of prompts that the engine's release does not tell apart, as far as seen."""
     def unreachable_blocks(self) -> int:
-        """Sequence hashes held below a gap, and so not published. Walks the whole mirror."""
-    def unindexable(self) -> Mapping[str, int]:
-        """Blocks refused, by reason; an event that names no blocks counts as one."""
-    def digests(self) -> list[tuple[int, int]]:
+        """The number of sequence hashes held below a gap, so not published. Walks the whole mirror."""
+    def refused_blocks(self) -> Mapping[str, int]:
+        """The number of blocks refused, by reason; an event that names no blocks counts as one."""
+    def published_digests(self) -> list[tuple[int, int]]:
         """(number, XOR) of the published sequence hashes, by tier."""
-    def snapshot(self, tier: int) -> NDArray[np.uint64]:
-        """Copy the published set of a tier, in no order."""
+    def published_hashes(self, tier: int) -> NDArray[np.uint64]:
+        """Copy the published sequence hashes of a tier, in no order."""
 
 class EngineSubscriber:
     """One connection to an engine's PUB socket, as bytes (ZMTP 3, NULL). Not thread-safe."""
@@ -149,20 +144,20 @@ class EngineSubscriber:
     def __init__(self) -> None: ...
     @staticmethod
     def greeting() -> bytes:
-        """What to send when the connection is there."""
+        """Return the bytes to send when the connection is made."""
     @property
     def is_open(self) -> bool:
         """The handshake is over: the engine has us as a subscriber."""
-    def feed(self, received: bytes | bytearray | memoryview) -> bytes:
-        """Take what came off the socket; return what to send.
+    def receive(self, received: bytes | bytearray | memoryview) -> bytes:
+        """Parse bytes that came off the socket; return the bytes to send back.
 
         Raises:
-            ValueError: the peer broke the protocol or is no engine; close the connection.
+            ValueError: the peer broke the protocol or is not an engine; close the connection.
         """
-    def take(self) -> tuple[list[int], list[bytes], int, str | None]:
-        """Sequence numbers and payloads of the messages that came since the last call.
+    def take_messages(self) -> tuple[list[int], list[bytes], int, str | None]:
+        """Return the messages received since the last call.
 
-        Then how many messages besides were malformed, and what was wrong with the first of them.
+        Sequence numbers; payloads; the number of malformed messages; the first one's error.
         """
 
 # --- the publisher's outbox (libs/events/rust) ---
@@ -202,9 +197,10 @@ class Outbox:
 # --- the cell and its gRPC server (libs/cell/rust) ---
 
 class Applied:
-    """What one `Cell.apply` did."""
+    """The result of one `Cell.apply`."""
 
     accepted: int
+    """Records, including repeated and outdated ones."""
     rejected: int
     first_rejection: str | None
 
@@ -226,23 +222,23 @@ class Cell:
         memory_bytes_max: int,
         recover_ms: int = 30_000,
     ) -> None:
-        """Empty and not ready.
+        """Make an empty cell that is not ready.
 
         Args:
-            cell: what its records must name.
-            model: what its records and queries must name.
-            block_size: tokens per block, as its records and queries must say.
-            hash_contract: as its records and queries must say.
-            replica_id: told by `status`.
-            version: told by `status`.
-            lease_ms: how long a worker may be silent, in its log's own time, and still match.
-            hold_back_batches_max: batches a worker may have waiting behind a missing one.
+            cell: the cell's name; records must name it.
+            model: the cell's model; records and queries must name it.
+            block_size: tokens per block, equal in all records and queries.
+            hash_contract: name of the hash contract, equal in all records and queries.
+            replica_id: name of this replica in `status`.
+            version: version of this build in `status`.
+            lease_ms: how long a silent worker is matched, in its log's own time.
+            hold_back_batches_max: batches of a worker that may wait behind a missing one.
             hold_back_ms: how long a gap may stay open before the worker is no longer matched.
             recover_ms: how long a worker may wait for a snapshot before its set is emptied.
-            memory_bytes_max: of the index; past it the largest worker is emptied.
+            memory_bytes_max: bytes that the index may use; beyond it workers are evicted.
         """
     def keep_memory(self, memory_bytes: int) -> bool:
-        """Take so much from the system for the index's tables, and keep it; False if it has no more."""
+        """Take this many bytes from the system for the index's tables, and keep them; False: it has no more."""
     def apply(
         self,
         records: Sequence[bytes],
@@ -253,198 +249,384 @@ class Cell:
     ) -> Applied:
         """Decode, sequence and apply records in order. A bad record is counted and skipped, never raised."""
     def tick(self, now_unix_ms: int, *, log_alive: bool) -> None:
-        """Run leases (frozen while no log is alive), hold-back bounds, and a slice of the index's sweep."""
+        """Run leases, hold-back bounds, the memory budget, and a slice of the index's sweep.
+
+        Leases stand still unless `log_alive`.
+        """
     def set_ready(self, ready: bool) -> None:
         """Until ready, FindMatches answers UNAVAILABLE and health NOT_SERVING."""
     def set_log_status(self, transport: str, *, alive: bool, records: int, lag_ms: int) -> None: ...
-    def take_back_log_time(self, transport: str, *, unproven_ms: int) -> None:
-        """Say, once for every stop of a log, how old the last sign is that it still went.
+    def rewind_log_time(self, transport: str, *, unproven_ms: int) -> None:
+        """Take back leases' time of a log that has stopped; call it once per stop.
 
-        What leases have counted since is taken back.
+        Args:
+            transport: name of the log.
+            unproven_ms: age of the last sign that the log still worked.
         """
     def find_matches(
         self, hashes: NDArray[np.uint64], *, chunks: bool, limit: int = 0, exact: bool = False
-    ) -> Columns:
-        """As the RPC answers."""
+    ) -> Matches:
+        """Answer like the RPC; `replica` is empty."""
     def status(self) -> bytes:
-        """An encoded GetStatusResponse."""
+        """Return an encoded GetStatusResponse."""
     def counters(self) -> Mapping[str, int]:
-        """Counts since the start by name, `what` or `what{label="value"}`; few and fixed."""
+        """Return counts since the start by name, `what` or `what{label="value"}`; few and fixed."""
     def gauges(self) -> Mapping[str, int]:
-        """What rises and falls, named likewise."""
+        """Return gauges, named likewise."""
     def histograms(self) -> Mapping[str, tuple[Sequence[float], Sequence[int], float]]:
-        """By name: upper bounds in seconds, cumulative counts (one more than bounds), sum in seconds."""
-    def needs(self, limit: int, *, after: tuple[int, int] | None = None) -> list[WorkerNeed]:
-        """At most `limit` workers that lack records and are not silent, by (id, rank), after that one."""
-    def need_of(self, worker_id: int, dp_rank: int) -> WorkerNeed | None:
-        """What one worker lacks; None: nothing that could be asked for."""
+        """Return by name: upper bounds in seconds, cumulative counts (one more than bounds), sum in seconds."""
+    def recovery_requests(
+        self, limit: int, *, after: tuple[int, int] | None = None
+    ) -> list[RecoveryRequest]:
+        """Return at most `limit` workers that lack records and are not silent, by (id, rank), after that one."""
+    def recovery_request(self, worker_id: int, dp_rank: int) -> RecoveryRequest | None:
+        """Return what one worker lacks; None: nothing that could be asked for."""
     def set_log_position(self, transport: str, *, identity: str, entry: str) -> None:
-        """Say that everything up to `entry` of the log of that identity has been applied."""
-    def save(self, path: str | PathLike[str]) -> Saved:
-        """Write the state to start from again into a new file, and see it on the disk.
+        """Note that everything up to `entry` of the log with that identity is applied."""
+    def save(self, path: str | PathLike[str]) -> SavedState:
+        """Write the cell's state into a new file, and sync it.
 
-        Records may be applied meanwhile: a start from the file applies them again, from the log.
+        Records may be applied meanwhile. A start from the file applies them again, from the log.
 
         Raises:
             OSError: then a part of the file may be there.
         """
-    def lags(self, limit: int, now_unix_ms: int) -> Lags:
-        """How far workers are behind, with the figures of at most `limit`, the furthest behind."""
+    def lag_report(self, limit: int, now_unix_ms: int) -> LagReport:
+        """Return how far workers are behind; names at most `limit` of them."""
     def take_notices(self) -> list[str]:
-        """What an operator should read (gaps, differing digests, sets emptied), since the last call; bounded."""
+        """Return the notices to the operator since the last call (gaps, differing digests, evictions); bounded."""
 
-class WorkerNeed:
-    """A worker that lacks records: `applied` is the last event it has, `known` the highest that exists."""
+class RecoveryRequest:
+    """A worker that lacks records."""
 
     worker_id: int
     dp_rank: int
     publisher_rpc: str
-    """host:port, as its last heartbeat said; empty before the first."""
+    """host:port from its last heartbeat; empty before the first."""
     epoch: int
     applied: int
+    """The last event whose effect its set holds."""
     known: int
+    """The highest event id that is known to exist."""
     recovering: bool
     """False: it is still matched, behind a gap that may close by itself."""
 
-# --- a replica's state, out of one process and into another (libs/cell/rust) ---
+class LagReport:
+    """How far workers are behind the events that are known to exist."""
 
-class Saved:
-    """A file of state as it was written."""
+    furthest_behind: Sequence[tuple[int, int, int, int]]
+    """(worker_id, dp_rank, missing events, ms without progress), the worst first."""
+    workers: int
+    """Workers that are behind."""
+    events: int
+    """Missing events of all workers."""
+    ms_max: int
+    """Longest time of any worker without progress."""
+
+# --- a cell's state in files and dumps (libs/cell/rust) ---
+
+class SavedState:
+    """A state file as it was written."""
 
     bytes: int
     checksum: int
-    """XXH3-64 of all of it, seed 0."""
+    """XXH3-64 of all bytes, seed 0."""
     workers: int
     memberships: int
 
-class Lags:
-    """How far workers are behind what is known to exist."""
-
-    most: Sequence[tuple[int, int, int, int]]
-    """(worker_id, dp_rank, events, ms since one was last applied), the furthest behind first."""
-    workers: int
-    events: int
-    ms_max: int
-
 class Restored:
-    """What a cell was given at its start."""
+    """The content of a restored state."""
 
     workers: int
     memberships: int
     positions: Mapping[str, tuple[str, str]]
-    """By transport, how far its log is applied: the log's identity and the entry."""
+    """By transport, the log's identity and the newest applied entry."""
 
 class RestoreRefused(ValueError):  # noqa: N818 - named for what it is
-    """args: (why: one word of unreadable, corrupt, foreign, other_version, other_cell; message: str)."""
+    """args: (reason: one of unreadable, corrupt, foreign, other_version, other_cell; message: str)."""
 
 class Restore:
-    """A start from a kept state, into a cell that has no worker yet. Nothing shows before `finish`.
+    """A restoration into a cell that has no worker yet. The cell shows nothing before `finish`.
 
     The first error ends it, and the cell stays as it was.
     """
 
     def __init__(self, cell: Cell) -> None: ...
     def read_file(self, path: str | PathLike[str], checksum: int) -> None:
-        """Read all of a file. RestoreRefused: it cannot be used."""
+        """Read a whole file. RestoreRefused: it cannot be used."""
     def feed(self, data: bytes) -> None:
         """Read the next bytes of a dump's stream. RestoreRefused: it cannot be used."""
     def finish(self, now_unix_ms: int) -> Restored:
-        """Give the cell what was read. RestoreRefused: it was not all."""
+        """Give the state to the cell. RestoreRefused: it is incomplete."""
 
 class CellServer:
-    """The tonic server of `kvatlas.v1.Indexer`, health and reflection, on threads of its own."""
+    """The gRPC server of `kvatlas.v1.Indexer`, health and reflection, on threads of its own."""
 
     def __init__(self, cell: Cell, host: str, port: int, *, threads: int) -> None:
         """Bind and serve. OSError: the address cannot be used."""
     @property
     def address(self) -> tuple[str, int]: ...
     def stop(self, grace_s: float) -> None:
-        """Refuse new calls, end streams, wait at most `grace_s`."""
+        """Refuse new calls, end streams, and wait for running calls, at most `grace_s`."""
 
 # --- native calls (libs/client/rust) ---
 
 class ChannelError(Exception):
     """args: (gRPC status code: int, message: str)."""
 
+class Query:
+    """A query of `FindMatches`."""
+
+    hashes: NDArray[np.uint64]
+    """Hashes of the prompt's full blocks, head first."""
+    chunks: bool
+    """True: `hashes` are chunk hashes; False: sequence hashes."""
+    model: str
+    block_size: int
+    hash_contract: str
+    limit: int
+    exact: bool
+
+    def __init__(
+        self,
+        hashes: NDArray[np.uint64],
+        *,
+        chunks: bool,
+        model: str,
+        block_size: int,
+        hash_contract: str,
+        limit: int,
+        exact: bool,
+    ) -> None: ...
+
+class Matches:
+    """Workers that hold leading blocks of a prompt.
+
+    Parallel columns: deepest first, then by worker and rank.
+    """
+
+    worker_ids: NDArray[np.uint64]
+    dp_ranks: NDArray[np.uint32]
+    depths: NDArray[np.uint32]
+    """Number of leading full blocks of the prompt that the worker holds."""
+    replica: str
+    """Address of the replica that answered."""
+
+    def __init__(
+        self,
+        worker_ids: NDArray[np.uint64],
+        dp_ranks: NDArray[np.uint32],
+        depths: NDArray[np.uint32],
+        replica: str,
+    ) -> None: ...
+    def __len__(self) -> int: ...
+
 class Channel:
-    """One connection to one indexer, kept and made again in the background; thread-safe."""
+    """`FindMatches` of one indexer, over one connection that is replaced when lost; thread-safe."""
 
     def __init__(self, address: str) -> None:
-        """`address`: host:port, else ValueError. Connects lazily; an unreachable host is no error."""
-    def find_matches(
-        self,
-        hashes: NDArray[np.uint64],
-        *,
-        chunks: bool,
-        model: str,
-        block_size: int,
-        hash_contract: str,
-        limit: int,
-        exact: bool,
-        timeout_s: float,
-    ) -> Columns:
+        """`address`: host:port, else ValueError. Connects when first used; never fails for that."""
+    def find_matches(self, query: Query, timeout_s: float) -> Matches:
         """Blocks without the GIL. ChannelError: any status but OK."""
     def find_matches_soon(
-        self,
-        hashes: NDArray[np.uint64],
-        *,
-        chunks: bool,
-        model: str,
-        block_size: int,
-        hash_contract: str,
-        limit: int,
-        exact: bool,
-        timeout_s: float,
-        inbox: Inbox[Columns],
-        ticket: int,
+        self, query: Query, timeout_s: float, queue: CompletionQueue[Matches], ticket: int
     ) -> None:
-        """Returns at once; the outcome comes into `inbox` with this `ticket`, exactly once."""
+        """Returns at once; the outcome arrives in `queue` with this `ticket`, exactly once."""
     def close(self) -> None:
-        """Give up the connection; calls under way may finish, new ones are CANCELLED."""
+        """Give up the connection; calls under way may finish, new ones fail with CANCELLED."""
 
-class Ingested:
-    """What an indexer says to all requests of one append."""
+class IngestResponse:
+    """An indexer's combined response to all requests of one append."""
 
     rejected: int
     """Records that it did not take."""
     first_rejection: str
-    """Why, in words; "" if it does not say."""
+    """Why it rejected the first of them; "" if it does not say."""
     positions: list[tuple[int, int, int, int, bool]]
-    """(worker_id, dp_rank, epoch, last_event_id, whole) of the workers that were spoken of, per
-    request: a later one of the same worker counts."""
+    """(worker_id, dp_rank, epoch, last_event_id, whole) of the workers in the records, in order of
+    the requests: the last one of a worker counts."""
 
 def progress(record: bytes) -> tuple[int, int, int, int] | None:
-    """How far a receiver is that has applied everything up to `record`.
+    """Return the position of a receiver that has applied everything up to `record`.
 
     (worker_id, dp_rank, epoch, last_event_id); None for a snapshot's part that is not its last.
-    ValueError: no record, or not a well-formed one.
+
+    Raises:
+        ValueError: it is not a record, or not a well-formed one.
     """
 
 class IngestStream:
-    """One `Ingest` call to one indexer, on a connection of its own. When it ends, so does this."""
+    """One `Ingest` call to one indexer, on a connection of its own that ends with the call."""
 
     def __init__(self, address: str, answer_s: float) -> None:
-        """`address`: host:port, else ValueError. Connects in the background.
+        """Connect in the background.
 
-        Silence of `answer_s` while an append waits ends the call with DEADLINE_EXCEEDED.
+        If no answer comes for `answer_s` seconds while an append waits, the call ends with
+        DEADLINE_EXCEEDED.
+
+        Raises:
+            ValueError: `address` is not host:port.
         """
     @property
     def is_over(self) -> bool:
         """The call has ended: `append` can only fail."""
-    def append(self, records: Sequence[bytes], inbox: Inbox[Ingested], ticket: int) -> None:
-        """Send records after those of earlier appends; returns at once, having copied them.
+    def append(
+        self, records: Sequence[bytes], queue: CompletionQueue[IngestResponse], ticket: int
+    ) -> None:
+        """Send records after those of earlier appends; copy them and return at once.
 
-        The outcome comes into `inbox` with this `ticket`, exactly once: the answers to all requests
-        that the records were cut into, or why the call ended. ChannelError: it had ended before.
+        The outcome arrives in `queue` with this `ticket`, exactly once: the combined response to the
+        requests that the records were cut into, or the error that ended the call.
+
+        Raises:
+            ChannelError: the call had ended before.
         """
     def close(self) -> None:
-        """End the call; appends that wait are CANCELLED."""
+        """End the call; appends that wait fail with CANCELLED."""
 
-class Inbox(Generic[_T]):
-    """Outcomes that wait for an event loop; native threads never run Python."""
+class CompletionQueue(Generic[_T]):
+    """Completed native calls that wait for an event loop; native threads never run Python."""
 
     def __init__(self) -> None: ...
     def fileno(self) -> int:
-        """Readable while outcomes wait."""
+        """Return a descriptor that is readable while outcomes wait."""
     def take(self) -> list[tuple[int, _T | ChannelError]]:
-        """All outcomes that have come, in order, by ticket."""
+        """Take all completed calls in order: ticket, and the answer or the error."""
+
+class Proxy:
+    """The frontend's data plane: an HTTP server on a thread of its own, which never runs Python.
+
+    It reads requests whole, within limits; tells what happens as events; does the steps that it is
+    told; and streams the engines' answers. The contract is described in the crate `kvatlas-proxy`.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        head_bytes_max: int,
+        headers_max: int,
+        body_bytes_max: int,
+        answer_buffer_bytes_max: int,
+        head_timeout_s: float,
+        body_timeout_s: float,
+        idle_timeout_s: float,
+        write_timeout_s: float,
+        connect_timeout_s: float,
+        first_byte_timeout_s: float | None,
+        between_bytes_timeout_s: float | None,
+    ) -> None:
+        """Listen and serve. A timeout of None means no limit.
+
+        Raises:
+            OSError: the address cannot be used.
+        """
+    @property
+    def address(self) -> tuple[str, int]:
+        """IP address and port that it listens on."""
+    @property
+    def in_flight(self) -> int:
+        """Number of requests whose first byte has been read and whose end has not come."""
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while events wait."""
+    def take(self) -> list[Arrived | Failed | FirstByte | Ended | Refused]:
+        """Take all events that wait; those of one request are in order."""
+    def close(self, grace_s: float) -> None:
+        """Stop listening, let requests end for `grace_s` seconds, end the others. Blocks without the GIL."""
+
+class Exchange:
+    """A request that has arrived whole, and the way to answer it.
+
+    Call `forward` or `answer` once after `Arrived`, and once after each `Failed`. Neither waits, and
+    both do nothing once the client has left.
+    """
+
+    @property
+    def id(self) -> int:
+        """Unique in the process."""
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str:
+        """The path as sent: percent-encoding is not undone."""
+    @property
+    def query(self) -> str:
+        """The query without its question mark; "": none."""
+    @property
+    def body(self) -> bytes:
+        """A copy of the body, decompressed."""
+    @property
+    def age_s(self) -> float:
+        """Seconds since the request's first byte."""
+    def header(self, name: str) -> str | None:
+        """The first header of that name."""
+    def forward(
+        self,
+        host: str,
+        port: int,
+        target: str,
+        request_headers: list[tuple[str, str]],
+        answer_headers: list[tuple[str, str]],
+    ) -> None:
+        """Send the request to an engine and its answer to the client.
+
+        Args:
+            host: name or IP address of the engine.
+            port: its port.
+            target: path and query at the engine.
+            request_headers: headers for the engine; each replaces the client's of that name.
+            answer_headers: headers that are added to the answer.
+
+        Raises:
+            ValueError: a header cannot be sent.
+        """
+    def answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        """Answer without an engine.
+
+        Raises:
+            ValueError: the status or a header cannot be sent.
+        """
+
+class Arrived:
+    """A whole request waits for a step."""
+
+    exchange: Exchange
+
+class Failed:
+    """An engine gave no byte of an answer; the request waits for another step."""
+
+    id: int
+    kind: str
+    """connect, died, timeout, status_5xx or protocol."""
+    detail: str
+    """For logs only: it may name the engine's address."""
+    status: int | None
+    """The engine's status, if it is 500 or more."""
+    retry_after: str | None
+    """`Retry-After` of such an answer."""
+
+class FirstByte:
+    """The first byte of an engine's answer has arrived; the request is not sent again."""
+
+    id: int
+
+class Ended:
+    """A request is over; comes once for each `Arrived`."""
+
+    id: int
+    status: int
+    """Status of the answer; 499: the client left before its end."""
+    broken: str | None
+    """The engine died after its first byte; for logs only."""
+    tail: bytes
+    """The last bytes of an engine's whole answer, at most 4,096."""
+
+class Refused:
+    """A request was refused, or its client left, before it had arrived whole."""
+
+    path: str
+    """"": its head could not be read."""
+    status: int
+    code: str
+    """`code` of the error object; "": the client left."""

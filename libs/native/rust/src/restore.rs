@@ -1,38 +1,22 @@
-//! Bindings of a replica's life: its state into a file, out of a file or a peer's dump, and its lag.
+//! Bindings of a restoration: a cell's state from a file or from a peer's dump.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use kvatlas_cell::Cell as NativeCell;
-use kvatlas_cell::restore::{Restore as NativeRestore, RestoreError, Restored as NativeRestored};
+use kvatlas_cell::state::restore::{
+    Restore as NativeRestore, RestoreError, Restored as NativeRestored,
+};
 use pyo3::create_exception;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::cell::{Cell, os_error};
+use crate::cell::Cell;
 
 create_exception!(kvatlas_native, RestoreRefused, PyValueError);
 
-/// Add this file's names to the extension module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("RestoreRefused", module.py().get_type::<RestoreRefused>())?;
-    module.add_class::<Saved>()?;
-    module.add_class::<Restored>()?;
-    module.add_class::<Restore>()?;
-    module.add_class::<Lags>()
-}
-
 #[pyclass(frozen, get_all, module = "kvatlas_native")]
-pub struct Saved {
-    bytes: u64,
-    checksum: u64,
-    workers: u64,
-    memberships: u64,
-}
-
-#[pyclass(frozen, get_all, module = "kvatlas_native")]
-struct Restored {
+pub struct Restored {
     workers: u64,
     memberships: u64,
     positions: HashMap<String, (String, String)>,
@@ -48,41 +32,8 @@ impl From<NativeRestored> for Restored {
     }
 }
 
-#[pyclass(frozen, get_all, module = "kvatlas_native")]
-pub struct Lags {
-    most: Vec<(u64, u32, u64, u64)>,
-    workers: u64,
-    events: u64,
-    ms_max: u64,
-}
-
-/// What `Cell.save` does.
-pub fn save(cell: &NativeCell, path: PathBuf) -> PyResult<Saved> {
-    let saved = cell.save(&path).map_err(os_error)?;
-    Ok(Saved {
-        bytes: saved.bytes,
-        checksum: saved.checksum,
-        workers: saved.workers,
-        memberships: saved.memberships,
-    })
-}
-
-/// What `Cell.lags` does.
-pub fn lags(cell: &NativeCell, limit: usize, now_ms: u64) -> Lags {
-    let lags = cell.lags(limit, now_ms);
-    let most = lags.most.iter();
-    Lags {
-        most: most
-            .map(|lag| (lag.key.worker_id, lag.key.dp_rank, lag.events, lag.ms))
-            .collect(),
-        workers: lags.workers,
-        events: lags.events,
-        ms_max: lags.ms_max,
-    }
-}
-
 #[pyclass(frozen, module = "kvatlas_native")]
-struct Restore {
+pub struct Restore {
     native: Mutex<Option<NativeRestore>>,
 }
 
