@@ -1,4 +1,4 @@
-"""Joins the parts of one frontend and runs them; `main` gives it real indexers, tests scripted ones."""
+"""Joins the parts of one frontend and runs them. Tests pass scripted indexers instead of real ones."""
 
 import asyncio
 import random
@@ -13,28 +13,28 @@ from prometheus_client import CollectorRegistry
 
 from kvatlas_chassis import AdminServer, TaskSet
 from kvatlas_frontend.fleet.models import ModelCatalog
-from kvatlas_frontend.fleet.probes import probe_for_ever
-from kvatlas_frontend.fleet.source import WorkerSource, follow
+from kvatlas_frontend.fleet.probes import Probes
 from kvatlas_frontend.fleet.table import Fleet
+from kvatlas_frontend.fleet.watch import WorkerSource, follow_workers
+from kvatlas_frontend.guarded_finder import GuardedFinder
 from kvatlas_frontend.metrics import FrontendMetrics
-from kvatlas_frontend.proxy.engine import open_session
 from kvatlas_frontend.proxy.executor import Executor
 from kvatlas_frontend.proxy.usage import UsageCheck
 from kvatlas_frontend.routing.check import CheckedProfile
+from kvatlas_frontend.routing.interfaces import MatchFinder
 from kvatlas_frontend.routing.plugin import Services
-from kvatlas_frontend.routing.ports import MatchFinder
 from kvatlas_frontend.routing.selector import Selector
 from kvatlas_frontend.routing.workflow import SingleDispatch
 from kvatlas_frontend.server import Api, ApiServer
 from kvatlas_frontend.settings import FrontendSettings
+from kvatlas_frontend.tokens.chat_template import ChatTemplate
 from kvatlas_frontend.tokens.encoder import Encoder
-from kvatlas_frontend.tokens.engine import HttpEngineTokenizer
-from kvatlas_frontend.tokens.prompt import PromptTokenizer
-from kvatlas_frontend.tokens.template import ChatTemplate
+from kvatlas_frontend.tokens.engine_tokenizer import HttpEngineTokenizer
+from kvatlas_frontend.tokens.prompt_tokenizer import PromptTokenizer
 
 
 class Indexers(MatchFinder, WorkerSource, Protocol):
-    """What a frontend asks of its cell's indexers."""
+    """The cell's indexers, as a frontend uses them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ async def running(
     encoder: Encoder | None,
     template: ChatTemplate | None,
 ) -> AsyncGenerator[Frontend]:
-    """Run a frontend; on leaving, requests in flight get the grace period.
+    """Run a frontend; on exit, requests in flight get the grace period to end.
 
     Raises:
         FatalError: an address is in use.
@@ -66,10 +66,10 @@ async def running(
     metrics = FrontendMetrics(CollectorRegistry())
     fleet = Fleet()
     models = ModelCatalog(settings.model, fleet)
-    told = asyncio.Event()
+    workers_known = asyncio.Event()
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(
-            open_session(connect_timeout_s=settings.connect_timeout_s)
+            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
         )
         deadline_s = settings.tokenize_deadline_ms / 1e3
         tokenizer = PromptTokenizer(
@@ -85,42 +85,40 @@ async def running(
         services = Services(
             fleet=fleet,
             tokens=tokenizer,
-            matches=indexers,
+            matches=GuardedFinder(indexers, metrics, time.monotonic),
             block_size=settings.block_size,
             deadline_ms=settings.deadline_ms,
             now_s=time.monotonic,
         )
-        api = _api(settings, profile, services, metrics=metrics, models=models, session=session)
+        api = _api(settings, profile, services, metrics=metrics, models=models)
 
         tasks = TaskSet()
         stack.push_async_callback(tasks.close)
-        tasks.start(follow(indexers, fleet, metrics, told=told), name="workers")
         tasks.start(
-            models.poll_for_ever(session, interval_s=settings.models_interval_s), name="models"
+            follow_workers(indexers, fleet, metrics, workers_known=workers_known), name="workers"
         )
         tasks.start(
-            probe_for_ever(
-                session,
-                fleet,
-                metrics,
-                interval_s=settings.probe_interval_s,
-                now_s=services.now_s,
-            ),
+            models.poll_forever(session, interval_s=settings.models_interval_s), name="models"
+        )
+        tasks.start(
+            Probes(session, fleet, metrics, services.now_s).run(settings.probe_interval_s),
             name="probes",
         )
         admin = await AdminServer.start(
-            settings.admin, metrics.registry, lambda: obstacles(fleet, told, services.now_s())
+            settings.admin,
+            metrics.registry,
+            lambda: reasons_not_ready(fleet, workers_known, services.now_s()),
         )
         stack.push_async_callback(admin.close)
-        server = await ApiServer.start(api, settings.listen, grace_s=settings.grace_s)
+        server = ApiServer.start(api, settings, metrics)
         stack.push_async_callback(server.close)
         yield Frontend(server, admin, tasks, fleet, models, metrics, tokenizer.name)
 
 
-def obstacles(fleet: Fleet, told: asyncio.Event, now_s: float) -> list[str]:
-    """What keeps this frontend from its work."""
-    if not told.is_set():
-        return ["no indexer has told of any worker yet"]
+def reasons_not_ready(fleet: Fleet, workers_known: asyncio.Event, now_s: float) -> list[str]:
+    """Why this frontend cannot serve requests now; empty: it can."""
+    if not workers_known.is_set():
+        return ["no indexer has listed its workers yet"]
     if not fleet.is_any_available(now_s):
         return [f"no worker is available ({len(fleet)} known)"]
     return []
@@ -133,19 +131,16 @@ def _api(
     *,
     metrics: FrontendMetrics,
     models: ModelCatalog,
-    session: aiohttp.ClientSession,
 ) -> Api:
-    """The request's path."""
-    selector = Selector(profile, services, timers=metrics.stage, now_s=time.perf_counter)
+    """The parts that a request passes, joined."""
+    selector = Selector(profile, services, timers=metrics.routing_seconds, now_s=time.perf_counter)
     workflow = SingleDispatch(selector, services.fleet, block_size=settings.block_size)
     executor = Executor(
-        session=session,
         workflow=workflow,
         fleet=services.fleet,
         metrics=metrics,
         usage=UsageCheck(metrics, block_size=settings.block_size),
         attempts_max=settings.attempts_max,
-        buffer_bytes_max=settings.response_buffer_bytes_max,
         now_s=services.now_s,
     )
     return Api(
@@ -154,6 +149,5 @@ def _api(
         workflow=workflow,
         executor=executor,
         metrics=metrics,
-        request_bytes_max=settings.request_bytes_max,
         now_s=services.now_s,
     )

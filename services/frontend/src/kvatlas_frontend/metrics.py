@@ -1,4 +1,4 @@
-"""The frontend's metrics, all in one place; label values are closed sets."""
+"""All metrics of the frontend. The values of each label are a closed set."""
 
 from typing import Final
 
@@ -16,43 +16,48 @@ _FIRST_BYTE_BUCKETS_S = (
 
 
 class FrontendMetrics:
-    """Owns every metric of one frontend process; children are resolved once, off the hot path."""
+    """The metrics of one frontend process. Labels are resolved once, not on every request."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         self.requests = Counter(
             "kvatlas_frontend_requests",
-            "Answered requests; status 499: the client left before its answer ended",
+            "Requests answered; status 499: the client disconnected before its answer ended",
             ["route", "status"],
             registry=registry,
         )
         self.refused = Counter(
             "kvatlas_frontend_requests_refused",
-            "Requests that no engine was asked for, by reason",
+            "Requests refused before any engine was asked, by reason",
             ["reason"],
             registry=registry,
         )
         self.decisions = Counter(
             "kvatlas_frontend_decisions",
-            "Choices of a worker, by x-kvatlas-reason",
+            "Routing decisions, by x-kvatlas-reason",
             ["reason"],
             registry=registry,
         )
         self.fallbacks = Counter(
             "kvatlas_frontend_fallbacks",
-            "Requests routed by load because something failed to answer, by reason",
+            "Requests routed by load because the indexers or the tokenizer failed, by reason",
             ["reason"],
+            registry=registry,
+        )
+        self.indexer_calls_skipped = Counter(
+            "kvatlas_frontend_indexer_calls_skipped",
+            "Requests routed by load without asking the indexers, whose last calls had no answer",
             registry=registry,
         )
         self.attempts_failed = Counter(
             "kvatlas_frontend_attempts_failed",
-            "Attempts that an engine failed, by what happened",
+            "Attempts that got no answer from an engine, by reason",
             ["reason"],
             registry=registry,
         )
         self.retries = Counter(
             "kvatlas_frontend_retries",
-            "Requests offered to another worker after one failed before its first byte",
+            "Requests sent to another worker after one failed before its first byte",
             registry=registry,
         )
         self.streams_broken = Counter(
@@ -60,6 +65,7 @@ class FrontendMetrics:
             "Answers whose engine died after the first byte",
             registry=registry,
         )
+        self._counted: dict[tuple[str, int], Counter] = {}
         self.in_flight = Gauge(
             "kvatlas_frontend_requests_in_flight",
             "Requests being served now",
@@ -67,54 +73,54 @@ class FrontendMetrics:
         )
         stage = Histogram(
             "kvatlas_frontend_routing_seconds",
-            "Time to route a request, by stage; total: from its last byte to the choice",
+            "Time to route a request, by stage; total: from the body's last byte to the decision",
             ["stage"],
             buckets=_ROUTING_BUCKETS_S,
             registry=registry,
         )
-        self.stage = {name: stage.labels(name) for name in STAGES}
+        self.routing_seconds = {name: stage.labels(name) for name in STAGES}
         self.first_byte = Histogram(
             "kvatlas_frontend_first_byte_seconds",
-            "From the request's arrival to the first byte of its answer",
+            "Time from a request's arrival to the first byte of its answer",
             buckets=_FIRST_BYTE_BUCKETS_S,
             registry=registry,
         )
         self.prompts_compared = Counter(
             "kvatlas_frontend_prompts_compared",
-            "Prompts whose token count an engine reported back: equal, or drift",
+            "Prompts by the engine's token count: equal to the frontend's, or drift",
             ["result"],
             registry=registry,
         )
         self.promises = Counter(
             "kvatlas_frontend_promises",
-            "Promised depths compared with an engine's cached_tokens: kept, or short",
+            "Requests by the engine's cached_tokens: the promised depth was kept, or fell short",
             ["result"],
             registry=registry,
         )
         self.promised_blocks = Counter(
             "kvatlas_frontend_promised_blocks",
-            "Blocks that an indexer said the chosen worker holds, where the engine reported back",
+            "Blocks held by the chosen workers, by the indexers' answers",
             registry=registry,
         )
         self.cached_blocks = Counter(
             "kvatlas_frontend_cached_blocks",
-            "Blocks that the engines then reported as cached",
+            "Blocks that the engines reported as cached for the same requests",
             registry=registry,
         )
         self.workers = Gauge(
             "kvatlas_frontend_workers",
-            "Workers known, by state as the indexers tell it",
+            "Known workers, by the state that the indexers report",
             ["state"],
             registry=registry,
         )
         self.probes_failed = Counter(
             "kvatlas_frontend_probes_failed",
-            "Probes of stale or failing engines that found nobody",
+            "Health checks of stale or failing engines that got no answer",
             registry=registry,
         )
         self.watch_errors = Counter(
             "kvatlas_frontend_watch_errors",
-            "Times the stream of workers ended with an error, by reason",
+            "Interruptions of the indexers' stream of workers, by reason",
             ["reason"],
             registry=registry,
         )
@@ -124,3 +130,10 @@ class FrontendMetrics:
             ["name"],
             registry=registry,
         )
+
+    def count_request(self, route: str, status: int) -> None:
+        """Count an answered request; resolving labels costs more than counting."""
+        counter = self._counted.get((route, status))
+        if counter is None:
+            counter = self._counted[route, status] = self.requests.labels(route, str(status))
+        counter.inc()

@@ -1,9 +1,13 @@
-"""The OpenAI API over HTTP: reads requests, has them routed and carried out, counts how they ended.
+"""The OpenAI API: takes requests from the data plane, has them routed, counts the results.
 
-1. `Api.handle` finds the route and turns every error into an OpenAI error object.
-2. `_read_body` takes the body in, within a bound.
-3. `parse_body` and the model catalog say what is asked.
-4. The workflow chooses; the executor answers.
+The data plane (`kvatlas_native.Proxy`) reads requests, forwards them and streams the answers; it
+tells what happens as events. For each request:
+
+1. `Arrived`: `Api.arrived` finds the route. A prompt is parsed and routed by a task, because its
+   tokens and matches have to be waited for.
+2. `Executor.forward` tells the data plane which engine to ask.
+3. `Failed`, `FirstByte`: the executor chooses again, or counts the success.
+4. `Ended`: everything that was counted for the request is released.
 """
 
 import asyncio
@@ -12,9 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import aiohttp
 import msgspec
-from aiohttp import web
 
 from kvatlas_chassis import FatalError, HostPort
 from kvatlas_frontend.api.body import Route, parse_body
@@ -23,9 +25,11 @@ from kvatlas_frontend.api.reasons import Refusal
 from kvatlas_frontend.fleet.models import ModelCatalog
 from kvatlas_frontend.fleet.table import Fleet
 from kvatlas_frontend.metrics import FrontendMetrics
-from kvatlas_frontend.proxy.executor import Call, Executor, nobody_answered
+from kvatlas_frontend.proxy.executor import Call, Executor, no_worker_error
 from kvatlas_frontend.routing.slots import RoutingRequest
 from kvatlas_frontend.routing.workflow import SingleDispatch
+from kvatlas_frontend.settings import FrontendSettings
+from kvatlas_native import Arrived, Ended, Exchange, Failed, FirstByte, Proxy, Refused
 
 log = logging.getLogger(__name__)
 
@@ -33,19 +37,28 @@ _INFERENCE: Final[dict[str, Route]] = {
     "/v1/completions": "completions",
     "/v1/chat/completions": "chat",
 }
+_METHODS: Final = {
+    "/v1/completions": ("POST",),
+    "/v1/chat/completions": ("POST",),
+    "/v1/models": ("GET", "HEAD"),
+    "/health": ("GET", "HEAD"),
+}
 _LABELS: Final = {
     "/v1/completions": "completions",
     "/v1/chat/completions": "chat",
     "/v1/models": "models",
     "/health": "health",
 }
-_CLIENT_LEFT: Final = 499  # as nginx counts it; never sent
-_FAILED: Final = 500
-_JSON: Final = "application/json"
+_HEAD_BYTES_MAX: Final = 32 * 1024
+_HEADERS_MAX: Final = 128
+_JSON: Final = [("content-type", "application/json")]
+_INTERNAL_ERROR: Final = ApiError(
+    500, "The router failed", kind="server_error", code="internal_error"
+)
 
 
 class Api:
-    """Handles the requests of one listening address."""
+    """Decides about the requests of one listening address, on one event loop."""
 
     def __init__(
         self,
@@ -55,7 +68,6 @@ class Api:
         workflow: SingleDispatch,
         executor: Executor,
         metrics: FrontendMetrics,
-        request_bytes_max: int,
         now_s: Callable[[], float],
     ) -> None:
         self._fleet = fleet
@@ -63,66 +75,73 @@ class Api:
         self._workflow = workflow
         self._executor = executor
         self._metrics = metrics
-        self._request_bytes_max = request_bytes_max
         self._now_s = now_s
+        self._calls: dict[int, Call] = {}
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request, whatever becomes of it."""
-        metrics = self._metrics
-        metrics.in_flight.inc()
-        status = _FAILED
+    def handle(self, event: Arrived | Failed | FirstByte | Ended | Refused) -> None:
+        """Take one event of the data plane."""
+        match event:
+            case Arrived():
+                self._arrived(event.exchange)
+            case FirstByte():
+                self._executor.first_byte(self._calls[event.id])
+            case Ended():
+                self._ended(self._calls.pop(event.id), event)
+            case Failed():
+                self._failed(self._calls[event.id], event)
+            case Refused():
+                if event.code:
+                    self._metrics.refused.labels(event.code).inc()
+                self._count(event.path, event.status)
+
+    def _arrived(self, exchange: Exchange) -> None:
+        call = self._calls[exchange.id] = Call(exchange)
         try:
-            response = await self._answer(request)
-            status = response.status
+            self._route(call)
         except ApiError as error:
-            if isinstance(error, RefusedError):
-                metrics.refused.labels(error.reason.value).inc()
-            status = error.status
-            response = web.Response(status=status, body=error.body(), content_type=_JSON)
-        except (aiohttp.ClientConnectionResetError, ConnectionResetError):
-            # Only writing to the client raises this here; aiohttp ends the connection.
-            status = _CLIENT_LEFT
-            response = web.Response(status=status)
-        except asyncio.CancelledError:
-            status = _CLIENT_LEFT
-            raise
-        finally:
-            metrics.in_flight.dec()
-            label = _LABELS.get(request.path, "other")
-            metrics.requests.labels(label, str(status)).inc()
-        return response
+            self._answer_error(call, error)
+        except Exception:
+            log.exception("a request failed in the router")
+            self._answer_error(call, _INTERNAL_ERROR)
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        path = request.path
-        route = _INFERENCE.get(path)
-        if route is not None:
-            _require_method(request, "POST")
-            return await self._infer(request, route)
-        if path == "/v1/models":
-            _require_method(request, "GET", "HEAD")
-            body = msgspec.json.encode({"object": "list", "data": self._models.listing()})
-            return web.Response(body=body, content_type=_JSON)
-        if path == "/health":
-            _require_method(request, "GET", "HEAD")
-            if not self._fleet.is_any_available(self._now_s()):
-                raise nobody_answered(0)
-            return web.Response(text="")
-        raise RefusedError(
-            Refusal.UNKNOWN_ROUTE, 404, f"Unknown request URL: {request.method} {path}"
-        )
-
-    async def _infer(self, request: web.BaseRequest, route: Route) -> web.StreamResponse:
-        arrived_s = self._now_s()
-        try:
-            body = await _read_body(request, self._request_bytes_max)
-        except web.RequestPayloadError:
+    def _route(self, call: Call) -> None:
+        exchange = call.exchange
+        path, method = exchange.path, exchange.method
+        methods = _METHODS.get(path)
+        if methods is None:
+            raise RefusedError(Refusal.UNKNOWN_ROUTE, 404, "Unknown request URL")
+        if method not in methods:
             raise RefusedError(
-                Refusal.NOT_JSON, 400, "The request body could not be read"
-            ) from None
+                Refusal.BAD_METHOD,
+                405,
+                f"{path} takes {' or '.join(methods)}",
+                headers=[("allow", ", ".join(methods))],
+            )
+        if path == "/v1/models":
+            body = msgspec.json.encode({"object": "list", "data": self._models.listing()})
+            exchange.answer(200, _JSON, body)
+        elif path == "/health":
+            if not self._fleet.is_any_available(self._now_s()):
+                raise no_worker_error(call)
+            exchange.answer(200, [], b"")
+        else:
+            call.task = asyncio.create_task(self._infer(call, _INFERENCE[path]))
+
+    async def _infer(self, call: Call, route: Route) -> None:
+        try:
+            await self._plan(call, route)
+            self._executor.forward(call)
+        except ApiError as error:
+            self._answer_error(call, error)
+        except Exception:
+            log.exception("a request failed in the router")
+            self._answer_error(call, _INTERNAL_ERROR)
+
+    async def _plan(self, call: Call, route: Route) -> None:
         began_s = time.perf_counter()
-        parsed = parse_body(route, body)
+        parsed = parse_body(route, call.exchange.body)
         if not len(self._fleet):
-            raise nobody_answered(0)  # before any work is spent on the prompt
+            raise no_worker_error(call)  # before any work on the prompt
         model = self._models.route(parsed.model)
         if model is None:
             raise RefusedError(
@@ -131,82 +150,82 @@ class Api:
                 f"The model `{parsed.model}` does not exist",
                 param="model",
             )
-        context, plan = await self._workflow.route(RoutingRequest(parsed, model))
-        self._metrics.stage["total"].observe(time.perf_counter() - began_s)
-        if plan is not None and plan.reason.is_fallback:
-            self._metrics.fallbacks.labels(plan.reason.value).inc()
-        call = Call(request, request.path, body, arrived_s)
-        return await self._executor.execute(call, context, plan)
+        call.context, call.plan = await self._workflow.route(RoutingRequest(parsed, model))
+        self._metrics.routing_seconds["total"].observe(time.perf_counter() - began_s)
+        if call.plan is not None and call.plan.reason.is_fallback:
+            self._metrics.fallbacks.labels(call.plan.reason.value).inc()
+
+    def _failed(self, call: Call, event: Failed) -> None:
+        try:
+            self._executor.failed(call, event)
+        except ApiError as error:
+            self._answer_error(call, error)
+        except Exception:
+            log.exception("a request failed in the router")
+            self._answer_error(call, _INTERNAL_ERROR)
+
+    def _ended(self, call: Call, event: Ended) -> None:
+        if call.task is not None and not call.task.done():
+            call.task.cancel()  # its client left while it was routed
+        self._executor.ended(call, event)
+        self._count(call.exchange.path, event.status)
+
+    def _answer_error(self, call: Call, error: ApiError) -> None:
+        if isinstance(error, RefusedError):
+            self._metrics.refused.labels(error.reason.value).inc()
+        call.exchange.answer(error.status, [*_JSON, *error.headers], error.body())
+
+    def _count(self, path: str, status: int) -> None:
+        self._metrics.count_request(_LABELS.get(path, "other"), status)
 
 
 class ApiServer:
-    """Listens; owns its socket. `close` refuses new connections and lets requests end."""
+    """The data plane and the event loop that decides for it."""
 
-    def __init__(self, runner: web.ServerRunner, address: HostPort) -> None:
-        self._runner = runner
-        self.address = address
+    def __init__(self, proxy: Proxy, api: Api, *, grace_s: float) -> None:
+        self._proxy = proxy
+        self._api = api
+        self._grace_s = grace_s
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(proxy.fileno(), self._take)
+        self.address = HostPort(*proxy.address)
 
     @classmethod
-    async def start(cls, api: Api, listen: HostPort, *, grace_s: float) -> "ApiServer":
+    def start(cls, api: Api, settings: FrontendSettings, metrics: FrontendMetrics) -> "ApiServer":
         """Listen.
 
         Raises:
             FatalError: the address cannot be used; the message names it.
         """
-        # No router and no middleware: four paths, and each would cost every request.
-        server = web.Server(api.handle, access_log=None, handler_cancellation=True)
-        runner = web.ServerRunner(server, shutdown_timeout=grace_s)
-        await runner.setup()
-        site = web.TCPSite(runner, listen.host, listen.port, backlog=1024)
+        listen = settings.listen
         try:
-            await site.start()
+            proxy = Proxy(
+                listen.host,
+                listen.port,
+                head_bytes_max=_HEAD_BYTES_MAX,
+                headers_max=_HEADERS_MAX,
+                body_bytes_max=settings.request_bytes_max,
+                answer_buffer_bytes_max=settings.response_buffer_bytes_max,
+                head_timeout_s=settings.head_timeout_s,
+                body_timeout_s=settings.body_timeout_s,
+                idle_timeout_s=settings.idle_timeout_s,
+                write_timeout_s=settings.write_timeout_s,
+                connect_timeout_s=settings.connect_timeout_s,
+                first_byte_timeout_s=settings.first_byte_timeout_s or None,
+                between_bytes_timeout_s=settings.between_bytes_timeout_s or None,
+            )
         except OSError as error:
-            await runner.cleanup()
-            raise FatalError(f"cannot listen on --listen {listen}: {error.strerror}") from None
-        host, port = runner.addresses[0][:2]
-        return cls(runner, HostPort(host, port))
+            reason = error.strerror or str(error)
+            raise FatalError(f"cannot listen on --listen {listen}: {reason}") from None
+        metrics.in_flight.set_function(lambda: proxy.in_flight)
+        return cls(proxy, api, grace_s=settings.grace_s)
 
     async def close(self) -> None:
-        """Stop listening; wait for requests in flight within the grace period, then end them."""
-        await self._runner.cleanup()
+        """Stop listening; after the grace period, end the requests still in flight."""
+        await asyncio.to_thread(self._proxy.close, self._grace_s)
+        self._loop.remove_reader(self._proxy.fileno())
+        self._take()
 
-
-async def _read_body(request: web.BaseRequest, bytes_max: int) -> bytes:
-    """The body, decoded if it came compressed.
-
-    Raises:
-        RefusedError: 413; it is larger than `bytes_max`. No more than that is ever held.
-    """
-    length = request.content_length
-    if length is not None and length > bytes_max:
-        raise _too_large(bytes_max)
-    if request.headers.get("Expect", "").lower() == "100-continue":
-        # The client waits for leave to send a large body, and has just been spared a refused one.
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # as aiohttp's own routes do: these bytes are no answer
-    first = await request.content.readany()
-    if request.content.at_eof():
-        if len(first) > bytes_max:
-            raise _too_large(bytes_max)
-        return first
-    parts = [first]
-    size = len(first)
-    while chunk := await request.content.readany():
-        size += len(chunk)
-        if size > bytes_max:
-            raise _too_large(bytes_max)
-        parts.append(chunk)
-    return b"".join(parts)
-
-
-def _too_large(bytes_max: int) -> RefusedError:
-    return RefusedError(
-        Refusal.TOO_LARGE, 413, f"The request body is larger than {bytes_max} bytes"
-    )
-
-
-def _require_method(request: web.BaseRequest, method: str, also: str = "") -> None:
-    if request.method not in (method, also):
-        raise RefusedError(
-            Refusal.BAD_METHOD, 405, f"{request.path} takes {method}, not {request.method}"
-        )
+    def _take(self) -> None:
+        for event in self._proxy.take():
+            self._api.handle(event)

@@ -1,4 +1,4 @@
-"""What a frontend can be told, and what it checks before it starts."""
+"""The settings of a frontend, and the checks before it starts."""
 
 from pydantic import Field, field_validator
 
@@ -9,54 +9,96 @@ class FrontendSettings(ServiceSettings):
     """Settings of `kvatlas frontend`."""
 
     listen: HostPort = Field(
-        default=HostPort("127.0.0.1", 8000), description="where the OpenAI API listens"
+        default=HostPort("127.0.0.1", 8000), description="address of the OpenAI API"
     )
     indexer: tuple[HostPort, ...] = Field(
-        min_length=1, description="the cell's indexer replicas; any of them can answer"
+        min_length=1, description="addresses of the cell's indexer replicas; any one can answer"
     )
-    model: str = Field(min_length=1, description="the model of the cell, as its indexers name it")
-    block_size: int = Field(gt=0, description="tokens per block, equal in the whole cell")
+    model: str = Field(min_length=1, description="name of the cell's model, equal in all processes")
+    block_size: int = Field(
+        gt=0, description="tokens per block, equal in all processes of the cell"
+    )
     tokenizer: str = Field(
         default="engine",
         min_length=1,
-        description="a tokenizer.json, a model's directory, or 'engine' to ask an engine",
+        description="path of a tokenizer.json or of a model's directory, or 'engine' to ask an "
+        "engine for each prompt's tokens",
     )
     policy: str = Field(
         default="kv-aware",
-        description="kv-aware, least-loaded, round-robin, or a profile's YAML file",
+        description="routing policy: kv-aware, least-loaded, round-robin, or a profile's YAML file",
     )
     deadline_ms: float = Field(
         default=100.0,
         gt=0,
-        description="longest wait for matches, over all replicas; then load alone decides",
+        description="longest wait for matches from all replicas together, in ms; after it, load "
+        "alone decides",
     )
     tokenize_deadline_ms: float = Field(
-        default=2000.0, gt=0, description="longest wait for an engine that is asked to tokenize"
+        default=2000.0, gt=0, description="longest wait for an engine to tokenize a prompt, in ms"
     )
-    tokenize_threads: int = Field(default=2, gt=0, description="threads that tokenize")
+    tokenize_threads: int = Field(default=2, gt=0, description="number of tokenizing threads")
     request_bytes_max: int = Field(
-        default=32 * 1024 * 1024, gt=0, description="largest request body; above it: 413"
+        default=32 * 1024 * 1024,
+        gt=0,
+        description="largest request body, in bytes; a larger one is answered with status 413",
     )
     response_buffer_bytes_max: int = Field(
         default=4 * 1024 * 1024,
         gt=0,
-        description="an unstreamed answer up to this size is held back until it is whole",
+        description="largest unstreamed answer that is sent only once it is complete, in bytes; a "
+        "larger one is forwarded as it arrives",
     )
-    connect_timeout_s: float = Field(default=2.0, gt=0, description="to connect to an engine")
+    head_timeout_s: float = Field(
+        default=10.0, gt=0, description="longest wait for the headers of a request, in seconds"
+    )
+    body_timeout_s: float = Field(
+        default=20.0,
+        gt=0,
+        description="longest wait for the body of a request, in seconds, beyond a second for every "
+        "16 KiB",
+    )
+    idle_timeout_s: float = Field(
+        default=75.0,
+        gt=0,
+        description="longest pause between two requests of a connection, in seconds",
+    )
+    write_timeout_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="longest time that a client reads nothing of its answer, in seconds",
+    )
+    first_byte_timeout_s: float = Field(
+        default=600.0,
+        ge=0,
+        description="longest wait for the first byte of an engine's answer, in seconds; 0: no limit",
+    )
+    between_bytes_timeout_s: float = Field(
+        default=120.0,
+        ge=0,
+        description="longest pause inside an engine's answer, in seconds; 0: no limit",
+    )
+    connect_timeout_s: float = Field(
+        default=2.0, gt=0, description="longest wait for a connection to an engine, in seconds"
+    )
     attempts_max: int = Field(
-        default=3, gt=0, description="different workers one request is offered to"
+        default=5, gt=0, description="most workers that one request is sent to"
     )
     probe_interval_s: float = Field(
-        default=1.0, gt=0, description="how often stale and failing engines are probed"
+        default=1.0,
+        gt=0,
+        description="time between health checks of stale and failing engines, in seconds",
     )
     models_interval_s: float = Field(
-        default=5.0, gt=0, description="how often engines are asked for their models"
+        default=5.0,
+        gt=0,
+        description="time between requests for the engines' lists of models, in seconds",
     )
 
     @field_validator("indexer")
     @classmethod
     def _named_once(cls, replicas: tuple[HostPort, ...]) -> tuple[HostPort, ...]:
-        """The same replica twice is no second replica; a typo is likelier than a wish."""
+        """Refuse a replica that is named twice: it is most likely a typing error."""
         if len(set(replicas)) != len(replicas):
             raise ValueError("the same indexer is named twice")
         return replicas

@@ -1,1 +1,1 @@
-"""The OpenAI surface: what a request says, and how errors are told."""
+"""The OpenAI API: reads request bodies, writes error objects."""

@@ -1,7 +1,6 @@
-"""Reads what routing must know from a request's body; the body itself goes on unchanged.
+"""Reads the fields that routing needs from a request's body; the body is forwarded unchanged.
 
-Only the fields below are looked at. Whatever else a client sends is the engine's to judge, so a
-new engine option needs no change here.
+The engine judges all other fields, so a new engine option needs no change here.
 """
 
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ class TextPrompt:
 
     text: str
     add_special_tokens: bool
-    keep_last: int | None  # truncate_prompt_tokens: the engine keeps so many, from the end
+    keep_last: int | None  # truncate_prompt_tokens: the engine keeps this many, from the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class ChatPrompt:
     """A conversation, to be rendered by the model's template."""
 
     messages: list[dict[str, Any]]
-    options: dict[str, Any]  # of the body: what the engine's renderer looks at
+    options: dict[str, Any]  # the body's fields that rendering depends on
     add_special_tokens: bool
     keep_last: int | None
 
@@ -57,18 +56,18 @@ Prompt: TypeAlias = TextPrompt | TokenPrompt | ChatPrompt | OpaquePrompt
 
 @dataclass(frozen=True, slots=True)
 class ParsedBody:
-    """What routing needs to know of a request."""
+    """The facts about a request that routing needs."""
 
     model: str | None
     stream: bool
     cache_salt: str | None
     prompt: Prompt
-    batch: bool  # several prompts in one request: routed by the first, never compared
+    batch: bool  # several prompts in one request: routed by the first, usage not compared
 
 
 class _Common(msgspec.Struct):
     model: str | None = None
-    stream: bool | None = None
+    stream: bool | int | None = None
     cache_salt: str | None = None
     truncate_prompt_tokens: int | None = None
     add_special_tokens: bool | None = None
@@ -119,7 +118,7 @@ def parse_body(route: Route, body: bytes) -> ParsedBody:
         raise RefusedError(
             Refusal.BAD_FIELD, _BAD_REQUEST, f"The request body is invalid: {error}"
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise RefusedError(
             Refusal.NOT_JSON, _BAD_REQUEST, "The request body is not valid JSON"
         ) from None
@@ -161,7 +160,7 @@ def _chat(body: _Chat) -> ParsedBody:
 def _parsed(body: _Common, prompt: Prompt, *, batch: bool = False) -> ParsedBody:
     return ParsedBody(
         model=body.model,
-        stream=body.stream is True,
+        stream=bool(body.stream),
         cache_salt=body.cache_salt,
         prompt=prompt,
         batch=batch,
@@ -169,7 +168,7 @@ def _parsed(body: _Common, prompt: Prompt, *, batch: bool = False) -> ParsedBody
 
 
 def _keep_last(body: _Common) -> int | None:
-    """Zero or less means the engine's own limit, which is not known here."""
+    """The limit on prompt tokens; None for zero or less, which means the engine's own limit."""
     limit = body.truncate_prompt_tokens
     return limit if limit is not None and limit > 0 else None
 

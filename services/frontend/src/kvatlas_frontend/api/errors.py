@@ -1,8 +1,9 @@
-"""Errors as OpenAI clients expect them, made in one place.
+"""Errors in the form that OpenAI clients expect.
 
-A message here never holds an engine's address: it is written for a client, who must not learn it.
+A message is written for the client, so it never contains an engine's address.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -11,16 +12,24 @@ from kvatlas_frontend.api.reasons import Refusal
 
 
 class ApiError(Exception):
-    """A request that gets an error object instead of an engine's answer."""
+    """A request is answered with an error object instead of an engine's answer."""
 
     def __init__(
-        self, status: int, message: str, *, kind: str, code: str, param: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str,
+        code: str,
+        param: str | None = None,
+        headers: Sequence[tuple[str, str]] = (),
     ) -> None:
         super().__init__(message)
         self.status = status
         self.kind = kind
         self.code = code
         self.param = param
+        self.headers = headers
 
     def body(self) -> bytes:
         """The JSON body, `{"error": {"message", "type", "param", "code"}}`."""
@@ -31,12 +40,20 @@ class RefusedError(ApiError):
     """The request is refused before any engine is asked; counted by `reason`."""
 
     def __init__(
-        self, reason: Refusal, status: int, message: str, *, param: str | None = None
+        self,
+        reason: Refusal,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        headers: Sequence[tuple[str, str]] = (),
     ) -> None:
         kind = "not_found_error" if status == _NOT_FOUND else "invalid_request_error"
         if status >= _SERVER_ERROR:
             kind = "service_unavailable_error"
-        super().__init__(status, message, kind=kind, code=reason.value, param=param)
+        super().__init__(
+            status, message, kind=kind, code=reason.value, param=param, headers=headers
+        )
         self.reason = reason
 
 
@@ -49,8 +66,3 @@ def error_body(message: str, *, kind: str, code: str, param: str | None = None) 
     return msgspec.json.encode(
         {"error": {"message": message, "type": kind, "param": param, "code": code}}
     )
-
-
-def sse_error(message: str, *, kind: str, code: str) -> bytes:
-    """An error event and the end marker, for a stream that cannot go on."""
-    return b"data: " + error_body(message, kind=kind, code=code) + b"\n\ndata: [DONE]\n\n"

@@ -1,4 +1,4 @@
-"""The closed sets of words that headers, error codes and metric labels are made of."""
+"""The closed sets of words used in headers, error codes and metric labels."""
 
 from enum import Enum
 
@@ -17,12 +17,12 @@ class Refusal(Enum):
 
 
 class Reason(Enum):
-    """`x-kvatlas-reason`: why this worker. Words that start with `fallback` tell of a failure."""
+    """`x-kvatlas-reason`: why this worker was chosen. A `fallback` reason follows a failure."""
 
     KV_MATCH = "kv-match"  # the worker holds part of the prompt
-    LOAD_OUTWEIGHS = "load-outweighs"  # others hold part of it, but are busier than it is worth
-    NO_MATCH = "no-match"  # nobody holds any of it
-    LEAST_LOADED = "least-loaded"  # the policy looks at load alone
+    LOAD_OUTWEIGHS = "load-outweighs"  # others hold part of it, but their load costs more
+    NO_MATCH = "no-match"  # no worker holds any of it
+    LEAST_LOADED = "least-loaded"  # the policy uses load alone
     ROUND_ROBIN = "round-robin"  # the policy takes turns
     NO_INDEXER = "fallback-no-indexer"  # no indexer answered within the deadline
     NO_TOKENS = "fallback-no-tokens"  # the prompt could not be tokenized
@@ -30,5 +30,5 @@ class Reason(Enum):
 
     @property
     def is_fallback(self) -> bool:
-        """Whether load decided because something failed to answer."""
+        """Whether load alone decided because the indexers or the tokenizer failed."""
         return self in (Reason.NO_INDEXER, Reason.NO_TOKENS)

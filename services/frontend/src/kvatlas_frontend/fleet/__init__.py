@@ -1,1 +1,1 @@
-"""The engines behind this frontend: who they are, who answers, and what is in flight on each."""
+"""The workers behind this frontend: which exist, which answer, and what is in flight on each."""

@@ -1,7 +1,7 @@
-"""Which models the engines serve: the base model under its names, and its adapters.
+"""The models that the engines serve: the base model under its names, and its LoRA adapters.
 
-Learnt from each engine's `/v1/models`. An entry with a `parent` is an adapter, and its id is the
-`lora_name` that the engine's blocks were hashed with; all others are names of the base model.
+They come from each engine's `/v1/models`. An entry with a `parent` is an adapter, and its id is the
+`lora_name` that its blocks are hashed with. All other entries are names of the base model.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvatlas_frontend.fleet.table import Fleet, Member
-from kvatlas_frontend.fleet.worker import WorkerKey
+from kvatlas_client import WorkerKey
+from kvatlas_frontend.fleet.table import Fleet, Worker
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 16
+_CONCURRENT_MAX: Final = 16
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 _SHOWN: Final = ("id", "object", "created", "owned_by", "parent", "max_model_len")
 
@@ -29,7 +29,7 @@ _SHOWN: Final = ("id", "object", "created", "owned_by", "parent", "max_model_len
 class ModelRoute:
     """How requests for one model name are routed."""
 
-    name: str  # as the engines know it
+    name: str  # the name that the engines use
     lora_name: str | None
     rows: NDArray[np.bool_] | None  # workers that serve it; None: all
 
@@ -46,13 +46,13 @@ class ModelCatalog:
         self._rows = 0
 
     def route(self, name: str | None) -> ModelRoute | None:
-        """The route of a requested model (None: the base); None: nobody serves it."""
+        """The route of a requested model (None: the base model); None: no worker serves it."""
         if self._version != self._fleet.version or self._rows != self._fleet.columns.rows:
             self._rebuild()
         return self._routes.get(self._base if name is None else name)
 
     def listing(self) -> list[dict[str, Any]]:
-        """What `/v1/models` shows: every model once, without the engines' paths."""
+        """The entries of `/v1/models`: every model once, without the engines' file paths."""
         shown: dict[str, dict[str, Any]] = {
             self._base: {"id": self._base, "object": "model", "created": 0, "owned_by": "kvatlas"}
         }
@@ -61,8 +61,8 @@ class ModelCatalog:
                 shown[name] = {key: entry[key] for key in _SHOWN if key in entry}
         return list(shown.values())
 
-    def learnt(self, key: WorkerKey, document: object) -> None:
-        """Take over an engine's answer to `/v1/models`; one that is no list of models is ignored."""
+    def learn(self, key: WorkerKey, document: object) -> None:
+        """Store an engine's answer to `/v1/models`; ignore one that is no list of models."""
         if not isinstance(document, dict):
             return
         data = cast("dict[str, Any]", document).get("data")
@@ -78,8 +78,8 @@ class ModelCatalog:
             self._entries[key] = entries
             self._version = -1
 
-    async def poll_for_ever(self, session: aiohttp.ClientSession, *, interval_s: float) -> None:
-        """Ask each engine once it is known, and every `interval_s` from then on."""
+    async def poll_forever(self, session: aiohttp.ClientSession, *, interval_s: float) -> None:
+        """Ask every engine as soon as workers change, and every `interval_s`."""
         version, due_s = -1, 0.0
         loop = asyncio.get_running_loop()
         step_s = min(interval_s, 0.1)
@@ -90,17 +90,17 @@ class ModelCatalog:
             await asyncio.sleep(step_s)
 
     async def poll_once(self, session: aiohttp.ClientSession) -> None:
-        """Ask every engine, a bounded number at once."""
-        gate = asyncio.Semaphore(_AT_ONCE)
-        asked: Mapping[str, list[Member]] = _by_url(self._fleet)
+        """Ask every engine once, at most `_CONCURRENT_MAX` at a time."""
+        gate = asyncio.Semaphore(_CONCURRENT_MAX)
+        asked: Mapping[str, list[Worker]] = _by_url(self._fleet)
 
-        async def one(members: list[Member]) -> None:
+        async def one(workers: list[Worker]) -> None:
             async with gate:
-                document = await _models(session, members[0])
-            for member in members:
-                self.learnt(member.key, document)
+                document = await _models(session, workers[0])
+            for worker in workers:
+                self.learn(worker.key, document)
 
-        await asyncio.gather(*(one(members) for members in asked.values()))
+        await asyncio.gather(*(one(workers) for workers in asked.values()))
 
     def _rebuild(self) -> None:
         self._version = self._fleet.version
@@ -122,23 +122,23 @@ class ModelCatalog:
         self._routes = routes
 
 
-def _by_url(fleet: Fleet) -> dict[str, list[Member]]:
-    """The ranks of one engine share its address and its answer."""
-    members: dict[str, list[Member]] = {}
-    for member in fleet:
-        if member.urls:
-            members.setdefault(member.record.engine_url, []).append(member)
-    return members
+def _by_url(fleet: Fleet) -> dict[str, list[Worker]]:
+    """Workers by engine address: the ranks of one engine share its answer."""
+    workers: dict[str, list[Worker]] = {}
+    for worker in fleet:
+        if worker.urls:
+            workers.setdefault(worker.record.engine_url, []).append(worker)
+    return workers
 
 
-async def _models(session: aiohttp.ClientSession, member: Member) -> object:
+async def _models(session: aiohttp.ClientSession, worker: Worker) -> object:
     try:
         async with session.get(
-            member.urls["/v1/models"], timeout=_TIMEOUT, allow_redirects=False
+            worker.urls["/v1/models"], timeout=_TIMEOUT, allow_redirects=False
         ) as response:
             if response.status != 200:  # noqa: PLR2004 - the one that carries a list
                 return None
             return msgspec.json.decode(await response.read())
     except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as error:
-        log.debug("worker %s did not list its models: %s", member.name, error)
+        log.debug("worker %s did not list its models: %s", worker.name, error)
         return None

@@ -1,69 +1,81 @@
-"""This frontend's own look at engines nobody vouches for.
+"""Health checks of engines.
 
-A stale worker has no publisher to speak for it, and one that failed requests is left alone by
-routing. Both are asked for `/health` now and then, so that the dead ones stay out and the living
-come back without costing a request.
+An engine that gets no requests cannot show that it is dead, and one that failed gets none. So each
+interval the engines are asked for `/health`: all of a small fleet, a part of a large one in turn, and
+always those that are stale or have failed. Dead ones stay out, and live ones come back without a lost
+request.
 """
 
 import asyncio
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 import aiohttp
 
-from kvatlas_frontend.fleet.table import Fleet, Member
-from kvatlas_frontend.fleet.worker import WorkerState
+from kvatlas_client import WorkerState
+from kvatlas_frontend.fleet.table import Fleet, Worker
 from kvatlas_frontend.metrics import FrontendMetrics
 
-_AT_ONCE: Final = 16
+_CONCURRENT_MAX: Final = 16
+_ENGINES_A_ROUND: Final = 64
 _TIMEOUT = aiohttp.ClientTimeout(total=1.0)
 
 
-async def probe_for_ever(
-    session: aiohttp.ClientSession,
-    fleet: Fleet,
-    metrics: FrontendMetrics,
-    *,
-    interval_s: float,
-    now_s: Callable[[], float],
-) -> None:
-    """Probe every `interval_s`, a bounded number at once."""
-    while True:
-        await asyncio.sleep(interval_s)
-        await probe_once(session, fleet, metrics, now_s)
+class Probes:
+    """Checks engines, each URL once a round."""
 
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        fleet: Fleet,
+        metrics: FrontendMetrics,
+        now_s: Callable[[], float],
+    ) -> None:
+        self._session = session
+        self._fleet = fleet
+        self._metrics = metrics
+        self._now_s = now_s
+        self._rounds = 0
 
-async def probe_once(
-    session: aiohttp.ClientSession,
-    fleet: Fleet,
-    metrics: FrontendMetrics,
-    now_s: Callable[[], float],
-) -> None:
-    """Probe each stale or failing worker once."""
-    gate = asyncio.Semaphore(_AT_ONCE)
+    async def run(self, interval_s: float) -> None:
+        """Check every `interval_s` seconds, for ever."""
+        while True:
+            await asyncio.sleep(interval_s)
+            await self.check()
 
-    async def one(member: Member) -> None:
-        async with gate:
-            if await _answers(session, member):
-                fleet.answered(member)
-            else:
-                metrics.probes_failed.inc()
-                fleet.failed(member, now_s())
+    async def check(self) -> None:
+        """Check the engines of one round, at most `_CONCURRENT_MAX` at a time."""
+        gate = asyncio.Semaphore(_CONCURRENT_MAX)
 
-    doubtful = [
-        member
-        for member in fleet
-        if member.urls and (member.record.state is WorkerState.STALE or member.breaker.has_failed)
-    ]
-    await asyncio.gather(*(one(member) for member in doubtful))
+        async def one(worker: Worker) -> None:
+            async with gate:
+                await self._check(worker)
 
+        await asyncio.gather(*(one(worker) for worker in self._round()))
 
-async def _answers(session: aiohttp.ClientSession, member: Member) -> bool:
-    """Any status counts: an engine that says 500 is there, and requests will tell."""
-    try:
-        async with session.get(
-            member.urls["/health"], timeout=_TIMEOUT, allow_redirects=False
-        ) as response:
-            return response.status > 0
-    except (aiohttp.ClientError, TimeoutError, OSError):
-        return False
+    def _round(self) -> list[Worker]:
+        by_url = {worker.record.engine_url: worker for worker in self._fleet if worker.urls}
+        doubtful = {
+            worker.record.engine_url: worker
+            for worker in self._fleet
+            if worker.urls and (worker.record.state is WorkerState.STALE or worker.breaker.failures)
+        }
+        parts = max(1, -(-len(by_url) // _ENGINES_A_ROUND))
+        self._rounds += 1
+        in_turn = islice(by_url.items(), self._rounds % parts, None, parts)
+        return list({**dict(in_turn), **doubtful}.values())
+
+    async def _check(self, worker: Worker) -> None:
+        """Any status counts as an answer: an engine that answers 500 is reachable."""
+        try:
+            async with self._session.get(
+                worker.urls["/health"], timeout=_TIMEOUT, allow_redirects=False
+            ):
+                self._fleet.reached(worker)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._metrics.probes_failed.inc()
+            refused = isinstance(error, aiohttp.ClientConnectorError) and isinstance(
+                error.os_error, ConnectionRefusedError
+            )
+            self._fleet.unreachable(worker, self._now_s(), refused=refused)

@@ -1,48 +1,78 @@
-"""The worker table: who there is, in rows that routing's columns share."""
+"""The worker table: one row per worker, shared with routing's columns."""
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 import xxhash
 from yarl import URL
 
-from kvatlas_frontend.fleet.breaker import Breaker
+from kvatlas_client import WorkerKey, WorkerState
+from kvatlas_frontend.fleet.circuit_breaker import EngineBreaker, Trouble
 from kvatlas_frontend.fleet.columns import Columns
-from kvatlas_frontend.fleet.tracker import SlotTracker, Ticket
-from kvatlas_frontend.fleet.worker import FleetChange, WorkerKey, WorkerRecord, WorkerState
+from kvatlas_frontend.fleet.load_tracker import LoadTracker, Ticket
+from kvatlas_frontend.fleet.worker import FleetChange, WorkerRecord
 
-_PATHS: Final = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/tokenize", "/health")
+_PATHS: Final = (
+    "",
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/v1/models",
+    "/tokenize",
+    "/health",
+)
 
 
-class Member:
-    """A worker of the table. What does not change from request to request is made once, here."""
+class EngineAddress(NamedTuple):
+    """Where the data plane finds an engine."""
 
-    __slots__ = ("breaker", "key", "name", "rank", "record", "row", "urls")
+    host: str
+    port: int
+    base_path: str  # before the paths of the API; usually ""
 
-    def __init__(self, row: int, record: WorkerRecord) -> None:
+
+class Worker:
+    """A worker of the table, with the strings and URLs that every request to it needs."""
+
+    __slots__ = ("breaker", "engine", "key", "name", "rank", "record", "row", "urls")
+
+    def __init__(self, row: int, record: WorkerRecord, breaker: EngineBreaker) -> None:
+        self.breaker = breaker  # shared by the ranks of one engine
         self.row = row
         self.key = record.key
         self.name = str(record.key)  # for x-kvatlas-worker
         self.rank = str(record.key.dp_rank)  # for X-data-parallel-rank
-        self.breaker = Breaker()
         self.record = record
-        self.urls = _urls(record.engine_url)
+        self.locate()
+
+    def locate(self) -> None:
+        """Take the engine's address from the record."""
+        self.urls = _urls(self.record.engine_url)
+        url = self.urls.get("")
+        self.engine = (
+            EngineAddress(url.raw_host or "", url.port or 80, url.raw_path.rstrip("/"))
+            if url is not None
+            else EngineAddress("", 0, "")
+        )
 
 
 class Fleet:
-    """The workers of the cell. A row is used again when its worker is gone and nothing is in flight.
+    """The workers of the cell.
 
-    The last table stays in force while no indexer answers: engines do not vanish with them.
+    A row is reused once its worker is gone and nothing is in flight on it. While no indexer
+    answers, the last known workers stay.
     """
 
     def __init__(self) -> None:
         self.columns = Columns()
-        self.tracker = SlotTracker(self.columns)
-        self.version = 0  # counts changes of who there is or where
+        self.tracker = LoadTracker(self.columns)
+        self.version = 0  # counts changes of the set of workers and of their addresses
         self._rows: dict[WorkerKey, int] = {}
-        self._members: list[Member | None] = [None] * self.columns.rows
+        self._workers: list[Worker | None] = [None] * self.columns.rows
         self._free = list(range(self.columns.rows - 1, -1, -1))
         self._leaving: set[int] = set()
+        # By engine URL. A worker keeps its breaker alive; the last one of an engine takes it along.
+        self._breakers: WeakValueDictionary[str, EngineBreaker] = WeakValueDictionary()
 
     @property
     def rows(self) -> Mapping[WorkerKey, int]:
@@ -52,28 +82,28 @@ class Fleet:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[Worker]:
         for row in self._rows.values():
-            member = self._members[row]
-            if member is not None:
-                yield member
+            worker = self._workers[row]
+            if worker is not None:
+                yield worker
 
-    def member(self, row: int) -> Member:
+    def worker(self, row: int) -> Worker:
         """The worker in `row`.
 
         Raises:
-            LookupError: there is none.
+            LookupError: the row is empty.
         """
-        member = self._members[row]
-        if member is None:
+        worker = self._workers[row]
+        if worker is None:
             raise LookupError(f"no worker in row {row}")
-        return member
+        return worker
 
     def apply(self, change: FleetChange) -> None:
-        """Take over a change told by an indexer."""
+        """Apply an indexer's change."""
         if change.full:
-            told = {record.key for record in change.workers}
-            for key in [key for key in self._rows if key not in told]:
+            present = {record.key for record in change.workers}
+            for key in [key for key in self._rows if key not in present]:
                 self._remove(key)
         for key in change.removed:
             if key in self._rows:
@@ -81,45 +111,75 @@ class Fleet:
         for record in change.workers:
             self._put(record)
 
-    def failed(self, member: Member, now_s: float) -> None:
-        """The worker's engine could not be reached."""
-        if self._is_current(member):
-            pause_s = member.breaker.failed()
-            self.columns.out_until_s[member.row] = now_s + pause_s if pause_s else 0.0
+    def failed(self, worker: Worker, trouble: Trouble, now_s: float) -> None:
+        """Record that a request to the worker's engine failed."""
+        worker.breaker[trouble].failed(now_s)
+        self._show(worker)
 
-    def answered(self, member: Member) -> None:
-        """The worker's engine was reached."""
-        if member.breaker.answered() and self._is_current(member):
-            self.columns.out_until_s[member.row] = 0.0
+    def unreachable(self, worker: Worker, now_s: float, *, refused: bool) -> None:
+        """Record that a health check got no answer; `refused`: nobody listens there."""
+        if refused:
+            worker.breaker[Trouble.UNREACHABLE].trip(now_s)
+        else:
+            worker.breaker[Trouble.UNREACHABLE].failed(now_s)
+        self._show(worker)
+
+    def sent(self, worker: Worker, now_s: float) -> None:
+        """Record that a request goes to the worker's engine."""
+        if worker.breaker.failures:
+            worker.breaker.sent(now_s)
+            self._show(worker)
+
+    def reached(self, worker: Worker) -> None:
+        """Record that the worker's engine answered a health check."""
+        if worker.breaker.failures:
+            worker.breaker[Trouble.UNREACHABLE].succeeded()
+            self._show(worker)
+
+    def answered(self, worker: Worker) -> None:
+        """Record that the worker's engine answered a request."""
+        if worker.breaker.failures:
+            worker.breaker.answered()
+            self._show(worker)
 
     def is_any_available(self, now_s: float) -> bool:
-        """Whether a request could go anywhere now."""
+        """Whether any worker can take a request now."""
         columns = self.columns
-        return bool((columns.present & (columns.out_until_s <= now_s)).any())
+        return bool((columns.present & (columns.unreachable_until_s <= now_s)).any())
+
+    def _show(self, worker: Worker) -> None:
+        """Copy a breaker's state to the rows of its engine: one row for each rank."""
+        breaker = worker.breaker
+        for each in self:
+            if each.breaker is breaker:
+                columns, row = self.columns, each.row
+                columns.unreachable_until_s[row] = breaker[Trouble.UNREACHABLE].open_until_s
+                columns.failing_until_s[row] = breaker[Trouble.FAILING].open_until_s
+                columns.failures[row] = breaker.failures
 
     def release(self, ticket: Ticket) -> None:
-        """End a ticket; a worker that has left gives its row back with its last one."""
+        """End a ticket; the last one of a worker that is gone frees its row."""
         ticket.end()
         if ticket.row in self._leaving and not self.columns.requests[ticket.row]:
             self._leaving.discard(ticket.row)
             self._free_row(ticket.row)
 
-    def _is_current(self, member: Member) -> bool:
-        return self._members[member.row] is member
-
     def _put(self, record: WorkerRecord) -> None:
         row = self._rows.get(record.key)
         if row is None:
             row = self._new_row(record)
-        member = self.member(row)
-        before = member.record
+        worker = self.worker(row)
+        before = worker.record
         if before.engine_url != record.engine_url:
-            member.urls = _urls(record.engine_url)
             self.version += 1
-        if before.engine_url != record.engine_url or before.epoch != record.epoch:
-            self.answered(member)  # another life: what failed was the one before
-        member.record = record
-        self.columns.present[row] = bool(member.urls)
+        elif before.epoch != record.epoch:
+            self.answered(worker)  # the engine restarted: earlier failures no longer count
+        worker.record = record
+        if before.engine_url != record.engine_url:
+            worker.locate()
+            worker.breaker = self._breaker(record.engine_url)
+            self._show(worker)
+        self.columns.present[row] = bool(worker.urls)
         self.columns.live[row] = record.state is WorkerState.LIVE
         self.tracker.reported(row, record.requests_reported)
 
@@ -127,18 +187,25 @@ class Fleet:
         if not self._free:
             first = self.columns.rows
             self.columns.grow()
-            self._members.extend([None] * (self.columns.rows - first))
+            self._workers.extend([None] * (self.columns.rows - first))
             self._free = list(range(self.columns.rows - 1, first - 1, -1))
         row = self._free.pop()
-        self._members[row] = Member(row, record)
+        worker = self._workers[row] = Worker(row, record, self._breaker(record.engine_url))
         self._rows[record.key] = row
-        self.columns.spread_keys[row] = xxhash.xxh3_64_intdigest(str(record.key).encode())
+        self.columns.rendezvous_keys[row] = xxhash.xxh3_64_intdigest(str(record.key).encode())
         self.version += 1
+        self._show(worker)
         return row
+
+    def _breaker(self, engine_url: str) -> EngineBreaker:
+        breaker = self._breakers.get(engine_url)
+        if breaker is None:
+            breaker = self._breakers[engine_url] = EngineBreaker()
+        return breaker
 
     def _remove(self, key: WorkerKey) -> None:
         row = self._rows.pop(key)
-        self._members[row] = None
+        self._workers[row] = None
         self.columns.present[row] = False
         self.columns.live[row] = False
         self.version += 1
@@ -153,11 +220,11 @@ class Fleet:
 
 
 def _urls(engine_url: str) -> dict[str, URL]:
-    """The addresses asked at an engine; none for one that told no usable address."""
+    """The URLs used at an engine; empty if its address cannot be used."""
     try:
         base = URL(engine_url)
     except ValueError:
         return {}
-    if base.scheme not in ("http", "https") or not base.host:
+    if base.scheme != "http" or not base.host:
         return {}
     return {path: base.with_path(base.path.rstrip("/") + path) for path in _PATHS}

@@ -1,1 +1,1 @@
-"""Carries a plan out: the request to an engine, the answer to the client."""
+"""Sends a request to the chosen engine, and the engine's answer to the client."""

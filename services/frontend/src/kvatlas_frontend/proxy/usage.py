@@ -1,8 +1,8 @@
-"""Compares what was assumed about a prompt with what the engine reports at the end of its answer.
+"""Compares what routing expected of a prompt with the usage that the engine reports.
 
-A token count that drifts costs every later hit in silence, and so does a promised depth that the
-engine does not hold; both show here. Answers are forwarded unparsed, and only their last bytes are
-looked at, so this costs a chunk nothing.
+A wrong token count costs every later hit without an error, and so does a promised depth that the
+engine does not hold. Both show in the metrics here. Answers are forwarded unparsed and only their
+last bytes are searched, so a chunk costs nothing more.
 """
 
 import logging
@@ -17,19 +17,19 @@ log = logging.getLogger(__name__)
 TAIL_BYTES: Final = 4096
 _PROMPT_TOKENS: Final = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
 _CACHED_TOKENS: Final = re.compile(rb'"cached_tokens"\s*:\s*(\d+)')
-_WARNINGS_EVERY_S: Final = 60.0
+_WARNING_INTERVAL_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Assumed:
-    """What routing took for granted."""
+class Expected:
+    """The facts about a prompt that routing relied on."""
 
     prompt_tokens: int
     depth: int  # blocks
 
 
 class UsageCheck:
-    """Counts agreement and drift; warns of drift, at most once a minute."""
+    """Counts equal and different reports; logs a warning about a difference at most once a minute."""
 
     def __init__(self, metrics: FrontendMetrics, *, block_size: int) -> None:
         self._block_size = block_size
@@ -39,35 +39,35 @@ class UsageCheck:
         self._short = metrics.promises.labels("short")
         self._promised_blocks = metrics.promised_blocks
         self._cached_blocks = metrics.cached_blocks
-        self._silent_until_s = 0.0
+        self._next_warning_s = 0.0
 
-    def compare(self, tail: bytes, assumed: Assumed, now_s: float) -> None:
-        """`tail`: the last bytes of an answer that ended well; without a usage, nothing is counted."""
+    def compare(self, tail: bytes, expected: Expected, now_s: float) -> None:
+        """Compare with the usage in `tail`, the last bytes of a complete answer, if it has one."""
         if b'"usage"' not in tail:
             return
         prompt_tokens = _last_number(_PROMPT_TOKENS, tail)
         if prompt_tokens is None:
             return
-        if prompt_tokens == assumed.prompt_tokens:
+        if prompt_tokens == expected.prompt_tokens:
             self._equal.inc()
         else:
             self._drift.inc()
-            if now_s >= self._silent_until_s:
-                self._silent_until_s = now_s + _WARNINGS_EVERY_S
+            if now_s >= self._next_warning_s:
+                self._next_warning_s = now_s + _WARNING_INTERVAL_S
                 log.warning(
                     "a prompt has %d tokens here and %d in the engine: its blocks cannot match; "
                     "is --tokenizer the engine's?",
-                    assumed.prompt_tokens,
+                    expected.prompt_tokens,
                     prompt_tokens,
                 )
         cached_tokens = _last_number(_CACHED_TOKENS, tail)
         if cached_tokens is None:
             return
         cached = cached_tokens // self._block_size
-        self._promised_blocks.inc(assumed.depth)
+        self._promised_blocks.inc(expected.depth)
         self._cached_blocks.inc(cached)
-        if assumed.depth:
-            (self._kept if cached >= assumed.depth else self._short).inc()
+        if expected.depth:
+            (self._kept if cached >= expected.depth else self._short).inc()
 
 
 def _last_number(pattern: re.Pattern[bytes], tail: bytes) -> int | None:

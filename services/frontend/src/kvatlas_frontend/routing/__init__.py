@@ -1,1 +1,1 @@
-"""Chooses a worker: Prepare → Filter → Score → Pick, joined by typed slots on a RoutingContext."""
+"""Chooses a worker: prepare → filter → score → pick, joined by typed slots on a RoutingContext."""

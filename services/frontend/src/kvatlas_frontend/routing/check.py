@@ -1,7 +1,7 @@
-"""Checks a profile and puts its plugins in order, before the first request.
+"""Checks a profile and orders its plugins, before the first request.
 
 Problem codes: `unknown_plugin`, `bad_parameter`, `duplicate_plugin`, `duplicate_writer`,
-`missing_writer`, `cycle`. All problems are told at once, each naming its plugin and slot.
+`missing_writer`, `cycle`. All problems are reported at once, each with its plugin and slot.
 """
 
 import difflib
@@ -15,7 +15,7 @@ from kvatlas_frontend.routing.context import Slot
 from kvatlas_frontend.routing.plugin import Kind, PluginSpec
 from kvatlas_frontend.routing.profile import Problem, Profile, ProfileError, Step
 from kvatlas_frontend.routing.registry import Registry
-from kvatlas_frontend.routing.slots import GIVEN
+from kvatlas_frontend.routing.slots import WRITTEN_BY_WORKFLOW
 
 
 class CheckedStep:
@@ -39,15 +39,20 @@ class CheckedProfile:
 
 
 def check(profile: Profile, registry: Registry) -> CheckedProfile:
-    """The profile, in running order.
+    """The profile's plugins with parsed parameters, in the order they run.
 
     Raises:
-        ProfileError: it cannot run; all problems at once.
+        ProfileError: the profile cannot run; lists all problems.
     """
     problems: list[Problem] = []
     steps: dict[Kind, list[CheckedStep]] = {}
-    for kind, written in _written(profile):
-        steps[kind] = _resolve(kind, written, registry, problems)
+    for kind, listed in (
+        (Kind.PREPARE, profile.prepare),
+        (Kind.FILTER, profile.filter),
+        (Kind.SCORE, profile.score),
+        (Kind.PICK, (profile.pick,)),
+    ):
+        steps[kind] = _resolve(kind, listed, registry, problems)
     _check_slots(steps, problems)
     steps[Kind.PREPARE] = _ordered(steps[Kind.PREPARE], problems)
     if problems:
@@ -55,21 +60,12 @@ def check(profile: Profile, registry: Registry) -> CheckedProfile:
     return CheckedProfile(profile.name, steps)
 
 
-def _written(profile: Profile) -> list[tuple[Kind, Sequence[Step]]]:
-    return [
-        (Kind.PREPARE, profile.prepare),
-        (Kind.FILTER, profile.filter),
-        (Kind.SCORE, profile.score),
-        (Kind.PICK, (profile.pick,)),
-    ]
-
-
 def _resolve(
-    kind: Kind, written: Sequence[Step], registry: Registry, problems: list[Problem]
+    kind: Kind, listed: Sequence[Step], registry: Registry, problems: list[Problem]
 ) -> list[CheckedStep]:
     steps: list[CheckedStep] = []
     seen: set[str] = set()
-    for step in written:
+    for step in listed:
         spec = registry.get(kind, step.plugin)
         if spec is None:
             names = registry.names(kind)
@@ -100,7 +96,7 @@ def _parameter_problem(plugin: str, error: Any) -> Problem:  # noqa: ANN401 - py
 
 
 def _check_slots(steps: dict[Kind, list[CheckedStep]], problems: list[Problem]) -> None:
-    writers: dict[Slot[Any], str] = dict.fromkeys(GIVEN, "the workflow")
+    writers: dict[Slot[Any], str] = dict.fromkeys(WRITTEN_BY_WORKFLOW, "the workflow")
     for step in steps[Kind.PREPARE]:
         for slot in step.spec.writes:
             if slot in writers:
@@ -119,7 +115,7 @@ def _check_slots(steps: dict[Kind, list[CheckedStep]], problems: list[Problem]) 
 
 
 def _ordered(steps: list[CheckedStep], problems: list[Problem]) -> list[CheckedStep]:
-    """Writers before readers; otherwise as written."""
+    """The steps with writers before readers; otherwise in the profile's order."""
     written_later = {slot for step in steps for slot in step.spec.writes}
     waiting = list(steps)
     ordered: list[CheckedStep] = []

@@ -1,7 +1,7 @@
-"""What one request's routing is known by: a context with typed slots.
+"""A request's routing context: a table of typed slots, which plugins write and read.
 
-Plugins never call one another. Each reads slots that others wrote and writes its own, and declares
-both, so a profile can be checked before the first request.
+Plugins never call one another. Each declares the slots that it reads and writes, so a profile can
+be checked before the first request.
 """
 
 from typing import Any, Generic, TypeVar, cast
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Slot(Generic[T]):
-    """A typed place on the context; its identity is the object, its name is for messages."""
+    """A typed key of the context. Its identity is the object; its name is for messages."""
 
     __slots__ = ("name",)
 
@@ -22,7 +22,7 @@ class Slot(Generic[T]):
 
 
 class RoutingContext:
-    """One request's slots. Lives as long as the request; retries choose again on the same one."""
+    """One request's slots. It lives as long as the request; retries choose again from it."""
 
     __slots__ = ("_values",)
 

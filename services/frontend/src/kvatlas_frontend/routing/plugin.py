@@ -12,39 +12,39 @@ from kvatlas_chassis import Settings
 from kvatlas_frontend.api.reasons import Reason
 from kvatlas_frontend.fleet.table import Fleet
 from kvatlas_frontend.routing.context import RoutingContext, Slot
-from kvatlas_frontend.routing.ports import MatchFinder, TokenSource
+from kvatlas_frontend.routing.interfaces import MatchFinder, TokenSource
 
 P = TypeVar("P", bound=Settings)
 
 
-class Prepare(Protocol):
-    """Writes slots; may wait for others (threads, an indexer), within bounds of its own."""
+class Preparer(Protocol):
+    """Writes slots. May wait for threads or an indexer, within its own deadline."""
 
     async def prepare(self, context: RoutingContext, /) -> None:
-        """Write what this plugin declares; failures become values of its slots."""
+        """Write the slots that this plugin declares; a failure becomes a slot's value."""
         ...
 
 
 class Filter(Protocol):
-    """Takes workers out: clears entries of `candidates` (bool[rows]) in place."""
+    """Removes workers: clears entries of `candidates` (bool[rows]) in place."""
 
     def filter(self, context: RoutingContext, candidates: NDArray[np.bool_], /) -> None:
         """Clear the entries of workers that cannot serve this request."""
         ...
 
 
-class Score(Protocol):
+class Scorer(Protocol):
     """Adds to `costs` (float64[rows], in tokens of prefill) in place; lower is better."""
 
     def score(self, context: RoutingContext, costs: NDArray[np.float64], /) -> None:
-        """Add what each worker would cost."""
+        """Add each worker's cost."""
         ...
 
 
-class Pick(Protocol):
-    """Chooses a row of `candidates`, of which there is at least one."""
+class Picker(Protocol):
+    """Chooses one of the `candidates`; there is at least one."""
 
-    reason: Reason  # where no match was asked for
+    reason: Reason  # reported where the policy asks for no matches
 
     def pick(
         self,
@@ -57,11 +57,11 @@ class Pick(Protocol):
         ...
 
 
-Plugin: TypeAlias = Prepare | Filter | Score | Pick
+Plugin: TypeAlias = Preparer | Filter | Scorer | Picker
 
 
 class Kind(Enum):
-    """The stage a plugin belongs to."""
+    """The stage of routing that a plugin belongs to."""
 
     PREPARE = "prepare"
     FILTER = "filter"
@@ -71,7 +71,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What plugins are built from. They share it; nobody reaches past it."""
+    """The objects that plugins are built from, shared by all."""
 
     fleet: Fleet
     tokens: TokenSource
@@ -87,7 +87,7 @@ class NoParams(Settings):
 
 @dataclass(frozen=True, slots=True)
 class PluginSpec(Generic[P]):
-    """A plugin as the registry knows it: its name in profiles, its slots, how it is built."""
+    """A plugin's entry in the registry: its name in profiles, its slots, how to build it."""
 
     name: str
     kind: Kind
@@ -95,4 +95,4 @@ class PluginSpec(Generic[P]):
     build: Callable[[Services, P], Plugin]
     reads: tuple[Slot[Any], ...] = ()
     writes: tuple[Slot[Any], ...] = ()
-    stage: str | None = None  # under which its time is counted
+    stage: str | None = None  # label of its time in kvatlas_frontend_routing_seconds

@@ -1,13 +1,13 @@
-"""A routing profile: data that names plugins and their parameters, checked before it is used.
+"""A routing profile: YAML that names plugins and their parameters. `check` validates it.
 
 ```yaml
 name: kv-aware
 prepare: [tokens, chunk-hashes, {matches: {limit: 64}}]
 filter: [available, serves-model]
-score: [{prefill: {weight: 1.0}}, queue]
+score: [{prefill: {miss_weight: 1.0}}, load]
 pick: lowest-cost
 ```
-The order of `prepare` does not matter: what a plugin reads is written before it runs.
+The order of `prepare` does not matter: a plugin runs after those whose slots it reads.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Step(Settings):
 
 
 class Profile(Settings):
-    """A profile as written; `check` says whether it can run."""
+    """A profile as written; `check` finds out whether it can run."""
 
     name: str = Field(min_length=1)
     prepare: tuple[Step, ...] = ()
@@ -57,26 +57,26 @@ class Profile(Settings):
 class Problem:
     """One thing that is wrong with a profile."""
 
-    code: str  # of a closed set, see `check`
+    code: str  # one of those listed in `check`
     text: str
     plugin: str | None = None
     slot: str | None = None
 
 
 class ProfileError(SettingsError):
-    """A profile that cannot run, with everything that is wrong with it."""
+    """A profile cannot run; lists everything that is wrong with it."""
 
     def __init__(self, name: str, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
-        told = "; ".join(f"[{problem.code}] {problem.text}" for problem in problems)
-        super().__init__(f"--policy {name}: {told}")
+        text = "; ".join(f"[{problem.code}] {problem.text}" for problem in problems)
+        super().__init__(f"--policy {name}: {text}")
 
 
 def load_profile(policy: str) -> Profile:
     """A built-in profile by its name, or one from a YAML file.
 
     Raises:
-        ProfileError: no such policy, or not of the shape above.
+        ProfileError: there is no such policy, or it has another shape.
     """
     try:
         if policy in BUILT_IN:
@@ -99,7 +99,7 @@ def load_profile(policy: str) -> Profile:
 
 
 def _step(item: object) -> object:
-    """`name` and `{name: {parameter: value}}` say the same to a reader."""
+    """A plugin's entry, written as `name` or as `{name: {parameter: value}}`."""
     if isinstance(item, str):
         return {"plugin": item}
     if isinstance(item, dict):

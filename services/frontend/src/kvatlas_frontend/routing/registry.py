@@ -1,4 +1,4 @@
-"""The plugins there are, by name. An object that is passed along; importing a module adds nothing."""
+"""The registry of plugins, by kind and name. Importing a module registers nothing by itself."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The slots there are, and what stands in them."""
+"""All slots of the routing context, and the types of their values."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from kvatlas_frontend.routing.context import Slot
 
 @dataclass(frozen=True, slots=True)
 class RoutingRequest:
-    """What is asked; in the context before any plugin runs."""
+    """The request to route; in the context before any plugin runs."""
 
     body: ParsedBody
     model: ModelRoute
@@ -21,16 +21,16 @@ class RoutingRequest:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The prompt's tokens, uint32[n]; `failure` where nobody could tell them (then n = 0)."""
+    """The prompt's tokens, uint32[n]; `failure` if it could not be tokenized (then n = 0)."""
 
     ids: NDArray[np.uint32]
-    whole: bool  # False: they stop before a multimodal item, or there are none outside the engine
+    whole: bool  # False: they end before a multimodal item, or only the engine has them
     failure: Reason | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Matches:
-    """Depth in blocks by row, int64[rows]; `failure` where no indexer answered (then all 0)."""
+class MatchedDepths:
+    """Depth in blocks by row, int64[rows]; `failure` if no indexer answered (then all are 0)."""
 
     depths: NDArray[np.int64]
     failure: Reason | None = None
@@ -39,7 +39,7 @@ class Matches:
 REQUEST: Slot[RoutingRequest] = Slot("request")
 TOKENS: Slot[Tokens] = Slot("tokens")
 CHUNK_HASHES: Slot[NDArray[np.uint64]] = Slot("chunk-hashes")
-MATCHES: Slot[Matches] = Slot("matches")
+MATCHES: Slot[MatchedDepths] = Slot("matches")
 
-GIVEN = (REQUEST,)
-"""Written by the workflow itself."""
+WRITTEN_BY_WORKFLOW = (REQUEST,)
+"""Slots that have a value before any plugin runs."""

@@ -1,11 +1,11 @@
-"""Workflows compose selectors into a plan. Single dispatch is one selector."""
+"""Workflows use selectors to make a routing plan. Single dispatch uses one selector."""
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from kvatlas_frontend.api.reasons import Reason
-from kvatlas_frontend.fleet.table import Fleet, Member
-from kvatlas_frontend.fleet.tracker import Ticket
-from kvatlas_frontend.fleet.worker import WorkerKey
+from kvatlas_frontend.fleet.load_tracker import Ticket
+from kvatlas_frontend.fleet.table import Fleet, Worker
 from kvatlas_frontend.routing.context import RoutingContext
 from kvatlas_frontend.routing.selector import Selector
 from kvatlas_frontend.routing.slots import MATCHES, REQUEST, TOKENS, RoutingRequest
@@ -13,16 +13,16 @@ from kvatlas_frontend.routing.slots import MATCHES, REQUEST, TOKENS, RoutingRequ
 
 @dataclass(frozen=True, slots=True)
 class RoutingPlan:
-    """One worker for one attempt; whoever gets it releases the ticket."""
+    """One worker for one attempt; the receiver releases the ticket."""
 
-    member: Member
+    worker: Worker
     ticket: Ticket
     depth: int  # blocks that the worker is believed to hold
     reason: Reason
 
 
 class SingleDispatch:
-    """Every request goes to one worker, and to another one when that one fails."""
+    """Sends every request to one worker, and to another if that one fails."""
 
     def __init__(self, selector: Selector, fleet: Fleet, *, block_size: int) -> None:
         self._selector = selector
@@ -30,16 +30,16 @@ class SingleDispatch:
         self._block_size = block_size
 
     async def route(self, request: RoutingRequest) -> tuple[RoutingContext, RoutingPlan | None]:
-        """A context on which `plan` can choose again, and the first choice."""
+        """The first plan, and the context from which `plan` can choose again."""
         context = RoutingContext()
         context[REQUEST] = request
         await self._selector.prepare(context)
-        return context, self.plan(context, frozenset())
+        return context, self.plan(context, set())
 
-    def plan(self, context: RoutingContext, tried: frozenset[WorkerKey]) -> RoutingPlan | None:
-        """Choose, and count the request on the chosen worker in the same breath.
+    def plan(self, context: RoutingContext, tried: AbstractSet[str]) -> RoutingPlan | None:
+        """Choose a worker and count the request on it, with no await in between.
 
-        `tried` holds the workers that failed this request; None: nobody is left.
+        `tried`: URLs of the engines that already failed this request. Returns None if none is left.
         """
         row = self._selector.choose(context, tried)
         if row is None:
@@ -53,7 +53,7 @@ class SingleDispatch:
             cached_tokens=depth * self._block_size,
         )
         reason = Reason.RETRY if tried else self._reason(context, depth)
-        return RoutingPlan(self._fleet.member(row), ticket, depth, reason)
+        return RoutingPlan(self._fleet.worker(row), ticket, depth, reason)
 
     def _reason(self, context: RoutingContext, depth: int) -> Reason:
         matches = context.get(MATCHES)

@@ -1,1 +1,1 @@
-"""From a prompt to the token ids that the engine will see."""
+"""Turns a prompt into the token ids that the engine will compute."""

@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 
 def token_array(ids: list[Any]) -> NDArray[np.uint32]:
-    """A list of ids as uint32[n].
+    """Convert a list of ids to uint32[n].
 
-    `array` checks and converts in one pass, at 6 ns an id where numpy takes 16 for the same list.
+    `array` checks and converts in one pass, 6 ns per id; numpy takes 16 ns for the same list.
 
     Raises:
-        ValueError: an entry is no integer of 32 bits without a sign.
+        ValueError: an entry is no unsigned 32-bit integer.
     """
     try:
         return np.frombuffer(array("I", ids), dtype=np.uint32)

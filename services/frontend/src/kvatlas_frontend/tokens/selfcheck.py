@@ -1,8 +1,8 @@
-"""Texts on which a fast tokenizer has to agree with the reference before it is trusted.
+"""The texts on which a fast tokenizer must agree with the reference before it is used.
 
-A wrong id shifts every block behind it and costs each later hit in silence, so the texts go where
-implementations differ: scripts, joiners, whitespace runs, digits, control characters, text that
-looks like special tokens, and long words. The random part is seeded: a start is repeatable.
+A wrong id shifts every later block and costs each hit without an error. So the texts cover what
+implementations treat differently: scripts, joiners, runs of whitespace, digits, control characters,
+text that looks like special tokens, and long words. The random part is seeded, so it repeats.
 """
 
 import random
@@ -53,7 +53,7 @@ _ALPHABETS: Final = (
 
 
 def corpus(added_tokens: Sequence[str]) -> Iterator[str]:
-    """The texts; `added_tokens` are the tokenizer's own special words."""
+    """The texts to compare; `added_tokens` are the texts of the tokenizer's own special tokens."""
     yield from _FIXED
     for token in added_tokens[:64]:
         yield token

@@ -3,16 +3,16 @@
 from typing import Any
 
 from kvatlas_frontend.routing.plugin import PluginSpec
-from kvatlas_frontend.routing.plugins import filters, picks, prepares, scores
+from kvatlas_frontend.routing.plugins import filters, pickers, preparers, scorers
 from kvatlas_frontend.routing.registry import Registry
 
 
 def built_in() -> Registry:
-    """A registry of all of them; a caller may add its own."""
+    """A registry of all built-in plugins; a caller may add its own."""
     specs: tuple[PluginSpec[Any], ...] = (
-        *prepares.SPECS,
+        *preparers.SPECS,
         *filters.SPECS,
-        *scores.SPECS,
-        *picks.SPECS,
+        *scorers.SPECS,
+        *pickers.SPECS,
     )
     return Registry(specs)

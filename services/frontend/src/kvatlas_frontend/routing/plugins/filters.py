@@ -1,4 +1,4 @@
-"""Filter plugins: who can be asked at all."""
+"""Filter plugins: remove workers that cannot serve the request."""
 
 from typing import Any, Final
 
@@ -11,28 +11,36 @@ from kvatlas_frontend.routing.slots import REQUEST
 
 
 class AvailablePlugin:
-    """Not the workers whose engines could not be reached a moment ago."""
+    """Removes workers whose circuit breaker is open.
+
+    Those whose engines fail requests come back if no others are left: a client whose requests make
+    every engine fail must not close the fleet to all.
+    """
 
     def __init__(self, services: Services, _: NoParams) -> None:
         self._fleet = services.fleet
         self._now_s = services.now_s
 
     def filter(self, _: RoutingContext, candidates: NDArray[np.bool_]) -> None:
-        """As `Filter` says."""
-        candidates &= self._fleet.columns.out_until_s <= self._now_s()
+        """See `Filter`."""
+        columns, now_s = self._fleet.columns, self._now_s()
+        candidates &= columns.unreachable_until_s <= now_s
+        sound = columns.failing_until_s <= now_s
+        if (candidates & sound).any():
+            candidates &= sound
 
 
 class ServesModelPlugin:
-    """Only workers that serve the requested adapter."""
+    """Removes workers that do not serve the requested adapter."""
 
     def __init__(self, _: Services, __: NoParams) -> None:
         pass
 
     def filter(self, context: RoutingContext, candidates: NDArray[np.bool_]) -> None:
-        """As `Filter` says."""
+        """See `Filter`."""
         rows = context[REQUEST].model.rows
         if rows is not None:
-            # Rows that came after the route was made do not serve it yet, as far as is known.
+            # Rows added after the route was made are not known to serve the adapter.
             candidates[: len(rows)] &= rows
             candidates[len(rows) :] = False
 

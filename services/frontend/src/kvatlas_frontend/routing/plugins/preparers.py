@@ -1,4 +1,4 @@
-"""Prepare plugins: `tokens` → `chunk-hashes` → `matches`."""
+"""Prepare plugins, in the order of their slots: `tokens` → `chunk-hashes` → `matches`."""
 
 from typing import Any, Final
 
@@ -8,28 +8,28 @@ from pydantic import Field
 from kvatlas_chassis import Settings
 from kvatlas_frontend.api.reasons import Reason
 from kvatlas_frontend.routing.context import RoutingContext
+from kvatlas_frontend.routing.interfaces import NoIndexerError
 from kvatlas_frontend.routing.plugin import Kind, NoParams, PluginSpec, Services
-from kvatlas_frontend.routing.ports import NoIndexerError
 from kvatlas_frontend.routing.slots import (
     CHUNK_HASHES,
     MATCHES,
     REQUEST,
     TOKENS,
-    Matches,
+    MatchedDepths,
     Tokens,
 )
-from kvatlas_frontend.tokens.prompt import TokensUnavailableError
+from kvatlas_frontend.tokens.prompt_tokenizer import TokensUnavailableError
 from kvatlas_hashing import chunk_hashes
 
 
 class TokensPlugin:
-    """The prompt's token ids; where nobody can tell them, the reason why."""
+    """Writes the prompt's token ids, or the reason why it cannot be tokenized."""
 
     def __init__(self, services: Services, _: NoParams) -> None:
         self._source = services.tokens
 
     async def prepare(self, context: RoutingContext) -> None:
-        """As `Prepare` says."""
+        """See `Preparer`."""
         request = context[REQUEST]
         try:
             found = await self._source.tokens(request.body.prompt, request.model.name)
@@ -41,17 +41,17 @@ class TokensPlugin:
 
 
 class ChunkHashesPlugin:
-    """The chunk hashes of the blocks that a cache can spare an engine.
+    """Writes the chunk hashes of the blocks that an engine can take from its cache.
 
-    An engine always computes a prompt's last token again, to have something to sample from; so of
-    n tokens at most (n - 1) // block_size blocks are worth anything.
+    An engine always computes a prompt's last token again, to sample from it. So of n tokens at most
+    (n - 1) // block_size blocks can be cache hits.
     """
 
     def __init__(self, services: Services, _: NoParams) -> None:
         self._block_size = services.block_size
 
     async def prepare(self, context: RoutingContext) -> None:
-        """As `Prepare` says."""
+        """See `Preparer`."""
         request = context[REQUEST]
         tokens = context[TOKENS]
         hashes = chunk_hashes(
@@ -65,13 +65,13 @@ class ChunkHashesPlugin:
 
 
 class MatchesParams(Settings):
-    """`limit`: the deepest so many workers are credited with their matches; 0: all."""
+    """`limit`: how many workers, deepest first, are credited with their matches; 0: all."""
 
     limit: int = Field(default=64, ge=0)
 
 
 class MatchesPlugin:
-    """Which workers hold how much, from an indexer, within the deadline."""
+    """Writes how many blocks each worker holds; asks an indexer, within the deadline."""
 
     def __init__(self, services: Services, params: MatchesParams) -> None:
         self._fleet = services.fleet
@@ -80,12 +80,12 @@ class MatchesPlugin:
         self._deadline_ms = services.deadline_ms
 
     async def prepare(self, context: RoutingContext) -> None:
-        """As `Prepare` says."""
+        """See `Preparer`."""
         hashes = context[CHUNK_HASHES]
         failure = context[TOKENS].failure
         if failure is not None or not len(hashes):
             depths = np.zeros(self._fleet.columns.rows, dtype=np.int64)
-            context[MATCHES] = Matches(depths, failure)
+            context[MATCHES] = MatchedDepths(depths, failure)
             return
         try:
             found = await self._finder.find(
@@ -93,9 +93,9 @@ class MatchesPlugin:
             )
         except NoIndexerError:
             depths = np.zeros(self._fleet.columns.rows, dtype=np.int64)
-            context[MATCHES] = Matches(depths, Reason.NO_INDEXER)
+            context[MATCHES] = MatchedDepths(depths, Reason.NO_INDEXER)
             return
-        # Rows are looked up now: the table may have changed while the indexer was asked.
+        # Look rows up only now: the table may have changed during the call.
         columns, rows = self._fleet.columns, self._fleet.rows
         depths = np.zeros(columns.rows, dtype=np.int64)
         workers = zip(found.worker_ids.tolist(), found.dp_ranks.tolist(), strict=True)
@@ -103,7 +103,7 @@ class MatchesPlugin:
             row = rows.get(worker)  # type: ignore[call-overload] - a WorkerKey is such a tuple
             if row is not None and columns.live[row]:
                 depths[row] = depth
-        context[MATCHES] = Matches(depths)
+        context[MATCHES] = MatchedDepths(depths)
 
 
 SPECS: Final[tuple[PluginSpec[Any], ...]] = (

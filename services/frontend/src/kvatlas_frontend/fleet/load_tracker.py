@@ -1,14 +1,14 @@
-"""The slot tracker: what this frontend has in flight on each worker.
+"""Counts what this frontend has in flight on each worker.
 
-A burst of requests arrives faster than any engine can report its load, so each choice is counted
-here at once, before anything is awaited: the next choice already sees it, and the burst spreads.
+A burst of requests arrives faster than any engine can report its load. So each choice is counted
+here before anything is awaited: the next choice already sees it, and the burst spreads.
 """
 
 from kvatlas_frontend.fleet.columns import Columns
 
 
 class Ticket:
-    """One request's place on one worker. `first_byte` and `end` may be called more than once."""
+    """One request in flight on one worker. `first_byte` and `end` may be called more than once."""
 
     __slots__ = ("_active_tokens", "_columns", "_ended", "_prefill_tokens", "row")
 
@@ -25,13 +25,13 @@ class Ticket:
         columns.active_tokens[row] += active_tokens
 
     def first_byte(self) -> None:
-        """The prompt has been computed: its prefill is load no more."""
+        """Stop counting the prompt's prefill: it has been computed."""
         if self._prefill_tokens:
             self._columns.prefill_tokens[self.row] -= self._prefill_tokens
             self._prefill_tokens = 0
 
     def end(self) -> bool:
-        """The request has left the worker. True the first time."""
+        """Stop counting the request. True the first time."""
         if self._ended:
             return False
         self._ended = True
@@ -41,8 +41,8 @@ class Ticket:
         return True
 
 
-class SlotTracker:
-    """Hands out tickets; every ticket must be ended."""
+class LoadTracker:
+    """Hands out tickets; the holder must end each one."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -51,9 +51,9 @@ class SlotTracker:
         """Count a request on `row`.
 
         Args:
-            row: of the chosen worker.
-            prompt_tokens: length of the prompt; 0 where the policy does not look at it.
-            cached_tokens: of these, what the worker holds already.
+            row: the chosen worker's row.
+            prompt_tokens: length of the prompt; 0 if the policy does not tokenize it.
+            cached_tokens: how many of these the worker already holds.
         """
         return Ticket(
             self._columns,
@@ -63,11 +63,10 @@ class SlotTracker:
         )
 
     def reported(self, row: int, requests: int | None) -> None:
-        """An engine says how many requests it has; what is not ours is other frontends'.
+        """Take in an engine's own number of requests; those that are not ours are other frontends'.
 
-        Our own count is taken at the same moment, so that the report, which is older than the
-        next choice, is never counted on top of it. None: nobody knows any more; what was true
-        once is not held against a worker.
+        Our count is subtracted now, so that a later choice is not counted twice. None: the number
+        is unknown, and the last one no longer counts.
         """
         others = 0 if requests is None else requests - int(self._columns.requests[row])
         self._columns.requests_elsewhere[row] = max(0, others)

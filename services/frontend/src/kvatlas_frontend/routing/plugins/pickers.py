@@ -1,4 +1,4 @@
-"""Pick plugins."""
+"""Pick plugins: choose one of the remaining workers."""
 
 from typing import Any, Final
 
@@ -10,15 +10,15 @@ from kvatlas_frontend.routing.context import RoutingContext
 from kvatlas_frontend.routing.plugin import Kind, NoParams, PluginSpec, Services
 from kvatlas_frontend.routing.slots import CHUNK_HASHES
 
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+_MIX = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: 2^64 divided by the golden ratio
 
 
 class LowestCostPlugin:
-    """The cheapest worker; of equally cheap ones the least loaded; of those, spread.
+    """Picks the cheapest worker. Ties go to the one with fewest requests, then by rendezvous hash.
 
-    The spread is a rendezvous of the prompt's last block (or of a counter, where a policy hashes
-    nothing) with the workers: frontends that know nothing of one another send equal prompts to the
-    same worker, and different ones to different workers.
+    The rendezvous hash mixes each worker's name with the hash of the prompt's last block, or with
+    a counter if the policy hashes nothing. So frontends that do not know of one another send equal
+    prompts to the same worker, and different prompts to different workers.
     """
 
     reason = Reason.LEAST_LOADED
@@ -33,29 +33,29 @@ class LowestCostPlugin:
         candidates: NDArray[np.bool_],
         costs: NDArray[np.float64],
     ) -> int:
-        """As `Pick` says."""
+        """See `Picker`."""
         rows = candidates.nonzero()[0]
         rows = _lowest(rows, costs[rows])
         if len(rows) > 1:
             columns = self._columns
             rows = _lowest(rows, columns.requests[rows] + columns.requests_elsewhere[rows])
         if len(rows) > 1:
-            return int(rows[self._spread(context, rows)])
+            return int(rows[self._highest_rendezvous(context, rows)])
         return int(rows[0])
 
-    def _spread(self, context: RoutingContext, rows: NDArray[np.intp]) -> int:
+    def _highest_rendezvous(self, context: RoutingContext, rows: NDArray[np.intp]) -> int:
         hashes = context.get(CHUNK_HASHES)
         if hashes is not None and len(hashes):
             key = hashes[-1]
         else:
             self._choices += 1
             key = np.uint64(self._choices)
-        mixed = (self._columns.spread_keys[rows] ^ key) * _MIX  # wraps, as is meant
+        mixed = (self._columns.rendezvous_keys[rows] ^ key) * _MIX  # wraps around, as intended
         return int((mixed ^ (mixed >> np.uint64(32))).argmax())
 
 
 class RoundRobinPlugin:
-    """Takes turns among the candidates, in the order of their names; costs are not looked at."""
+    """Takes the candidates in turn, ordered by (worker_id, dp_rank); ignores costs."""
 
     reason = Reason.ROUND_ROBIN
 
@@ -71,7 +71,7 @@ class RoundRobinPlugin:
         candidates: NDArray[np.bool_],
         __: NDArray[np.float64],
     ) -> int:
-        """As `Pick` says."""
+        """See `Picker`."""
         if self._version != self._fleet.version:
             self._version = self._fleet.version
             self._order = [row for _, row in sorted(self._fleet.rows.items())]

@@ -1,4 +1,4 @@
-"""Score plugins. All costs are in tokens of prefill: what an engine would have to compute first."""
+"""Score plugins. All costs are in tokens of prefill that an engine has to compute first."""
 
 from typing import Any, Final
 
@@ -13,10 +13,10 @@ from kvatlas_frontend.routing.slots import MATCHES, TOKENS
 
 
 class PrefillParams(Settings):
-    """Weights of the two parts of a prompt's wait.
+    """Weights of the two parts of a prompt's prefill time.
 
-    `miss_weight`: a token of this prompt that the worker does not hold; above 1 favours hits over
-    an even load. `queue_weight`: a token of a prompt before it that is not computed yet.
+    `miss_weight`: per token of this prompt that the worker does not hold; above 1 favours hits over
+    even load. `queue_weight`: per token of earlier prompts that is not computed yet.
     """
 
     miss_weight: float = Field(default=1.0, ge=0)
@@ -24,7 +24,7 @@ class PrefillParams(Settings):
 
 
 class PrefillPlugin:
-    """What has to be computed before this request's first token: its own misses and the queue's."""
+    """Adds the prefill before this request's first token: its own misses and the queue's."""
 
     def __init__(self, services: Services, params: PrefillParams) -> None:
         self._columns = services.fleet.columns
@@ -33,19 +33,19 @@ class PrefillPlugin:
         self._queue_weight = params.queue_weight
 
     def score(self, context: RoutingContext, costs: NDArray[np.float64]) -> None:
-        """As `Score` says."""
+        """See `Scorer`."""
         costs += self._queue_weight * self._columns.prefill_tokens
         costs += self._miss_weight * len(context[TOKENS].ids)
-        # Rows that came after the matches hold nothing, as far as is known.
+        # Rows added after the matches are not known to hold anything.
         depths = context[MATCHES].depths
         costs[: len(depths)] -= (self._miss_weight * self._block_size) * depths
 
 
 class LoadParams(Settings):
-    """Prices of what is in flight, in tokens of prefill.
+    """Costs of what is in flight, in tokens of prefill.
 
-    `per_request`: a request on the worker, from here or elsewhere: it takes part in every step.
-    `per_token`: a token of a prompt in flight: each step reads its cache.
+    `per_request`: each request on the worker, from this frontend or others; it is part of every
+    step. `per_token`: each token of a prompt in flight; every step reads its cache.
     """
 
     per_request: float = Field(default=0.0, ge=0)
@@ -53,7 +53,7 @@ class LoadParams(Settings):
 
 
 class LoadPlugin:
-    """What the worker is busy with already."""
+    """Adds the load that the worker already has."""
 
     def __init__(self, services: Services, params: LoadParams) -> None:
         self._columns = services.fleet.columns
@@ -61,7 +61,7 @@ class LoadPlugin:
         self._per_token = params.per_token
 
     def score(self, _: RoutingContext, costs: NDArray[np.float64]) -> None:
-        """As `Score` says."""
+        """See `Scorer`."""
         columns = self._columns
         if self._per_request:
             costs += self._per_request * (columns.requests + columns.requests_elsewhere)

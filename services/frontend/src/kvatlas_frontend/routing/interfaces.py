@@ -1,22 +1,13 @@
-"""What routing needs from outside, as narrow as it needs it."""
+"""The interfaces through which routing asks indexers and tokenizers."""
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvatlas_client import Matches
 from kvatlas_frontend.api.body import Prompt
-from kvatlas_frontend.tokens.prompt import PromptTokens
-
-
-@dataclass(frozen=True, slots=True)
-class FoundMatches:
-    """An indexer's answer: parallel columns, deepest first."""
-
-    worker_ids: NDArray[np.uint64]
-    dp_ranks: NDArray[np.uint32]
-    depths: NDArray[np.uint32]
+from kvatlas_frontend.tokens.prompt_tokenizer import PromptTokens
 
 
 class NoIndexerError(Exception):
@@ -28,14 +19,14 @@ class MatchFinder(Protocol):
 
     async def find(
         self, chunk_hashes: NDArray[np.uint64], *, limit: int, deadline_ms: float
-    ) -> FoundMatches:
+    ) -> Matches:
         """Workers that hold leading blocks of the prompt, at most `limit` (0: all)."""
         ...
 
 
 class TokenSource(Protocol):
-    """Tokenizes. Raises TokensUnavailableError when nobody can."""
+    """Tokenizes prompts. Raises TokensUnavailableError for a prompt that cannot be tokenized."""
 
     async def tokens(self, prompt: Prompt, model: str) -> PromptTokens:
-        """The ids of a prompt; `model` is its name on the engines."""
+        """The token ids of a prompt; `model` is the name that the engines use."""
         ...

@@ -1,4 +1,4 @@
-"""Asks an engine which tokens a prompt has: `POST /tokenize`, as vLLM and SGLang answer it."""
+"""Asks an engine to tokenize a prompt: `POST /tokenize` of vLLM and SGLang."""
 
 import asyncio
 import random
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvatlas_frontend.api.body import ChatPrompt, TextPrompt
-from kvatlas_frontend.fleet.table import Fleet, Member
+from kvatlas_frontend.fleet.table import Fleet, Worker
 from kvatlas_frontend.tokens.ids import token_array
-from kvatlas_frontend.tokens.prompt import TokensUnavailableError
+from kvatlas_frontend.tokens.prompt_tokenizer import TokensUnavailableError
 
 _ENGINES_ASKED_MAX = 2
 
@@ -47,31 +47,31 @@ class HttpEngineTokenizer:
         """The ids, uint32[n].
 
         Raises:
-            TokensUnavailableError: no engine answered in time, or none knows this prompt's tokens.
+            TokensUnavailableError: no engine answered in time, or none could tokenize this prompt.
         """
         now_s = self._now_s()
         columns = self._fleet.columns
         able = [
-            member
-            for member in self._fleet
-            if columns.present[member.row] and columns.out_until_s[member.row] <= now_s
+            worker
+            for worker in self._fleet
+            if columns.present[worker.row] and columns.unreachable_until_s[worker.row] <= now_s
         ]
         asked = self._rng.sample(able, min(_ENGINES_ASKED_MAX, len(able)))
-        body = msgspec.json.encode(_question(prompt, model))
+        body = msgspec.json.encode(_request_body(prompt, model))
         try:
             async with asyncio.timeout(self._deadline_s):
-                for member in asked:
-                    ids = await self._ask(member, body)
+                for worker in asked:
+                    ids = await self._ask(worker, body)
                     if ids is not None:
                         return ids
         except TimeoutError:
             raise TokensUnavailableError("no engine tokenized in time") from None
         raise TokensUnavailableError("no engine tokenizes this prompt")
 
-    async def _ask(self, member: Member, body: bytes) -> NDArray[np.uint32] | None:
+    async def _ask(self, worker: Worker, body: bytes) -> NDArray[np.uint32] | None:
         try:
             async with self._session.post(
-                member.urls["/tokenize"],
+                worker.urls["/tokenize"],
                 data=body,
                 headers={"Content-Type": "application/json"},
                 allow_redirects=False,
@@ -83,7 +83,7 @@ class HttpEngineTokenizer:
             return None
 
 
-def _question(prompt: TextPrompt | ChatPrompt, model: str) -> dict[str, Any]:
+def _request_body(prompt: TextPrompt | ChatPrompt, model: str) -> dict[str, Any]:
     if isinstance(prompt, TextPrompt):
         return {
             "model": model,

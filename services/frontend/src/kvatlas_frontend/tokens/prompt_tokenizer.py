@@ -1,4 +1,4 @@
-"""From a parsed prompt to token ids, without ever blocking the event loop.
+"""Turns a parsed prompt into token ids; long ones on threads, so that the event loop stays free.
 
 text prompt ──▶ local encoder ─────────────┐
 token ids ─────────────────────────────────┼─▶ PromptTokens
@@ -15,24 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvatlas_frontend.api.body import ChatPrompt, OpaquePrompt, Prompt, TextPrompt, TokenPrompt
+from kvatlas_frontend.tokens.chat_template import ChatTemplate, RenderError, is_text_only
 from kvatlas_frontend.tokens.encoder import Encoder
-from kvatlas_frontend.tokens.template import ChatTemplate, RenderError, is_text_alone
 
 
 @dataclass(frozen=True, slots=True)
 class PromptTokens:
-    """A prompt's token ids, uint32[n]; `whole` unless they stop before a multimodal item."""
+    """A prompt's token ids, uint32[n]; `whole` unless they end before a multimodal item."""
 
     ids: NDArray[np.uint32]
     whole: bool
 
 
 class TokensUnavailableError(Exception):
-    """Nobody can say which tokens this prompt has; it is routed by load."""
+    """The prompt cannot be tokenized; it is routed by load."""
 
 
 class EngineTokenizer(Protocol):
-    """Asks an engine. Raises TokensUnavailableError where none answers in time."""
+    """Asks an engine. Raises TokensUnavailableError if none answers in time."""
 
     async def tokenize(self, prompt: TextPrompt | ChatPrompt, model: str) -> NDArray[np.uint32]:
         """The ids of a prompt, uint32[n]."""
@@ -40,7 +40,7 @@ class EngineTokenizer(Protocol):
 
 
 class PromptTokenizer:
-    """Tokenizes prompts; owns its threads, which `close` ends."""
+    """Tokenizes prompts. Owns a pool of threads, which `close` ends."""
 
     def __init__(
         self,
@@ -57,18 +57,19 @@ class PromptTokenizer:
 
     @property
     def name(self) -> str:
-        """What tokenizes text, for logs and metrics."""
+        """Name of the tokenizer in use, for logs and metrics."""
         return self._encoder.name if self._encoder is not None else "engine"
 
     def close(self) -> None:
-        """End the threads; a text that is being tokenized is finished and dropped."""
+        """End the threads; the result of a text still being tokenized is dropped."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def tokens(self, prompt: Prompt, model: str) -> PromptTokens:
-        """The ids of `prompt`; `model` is the name under which an engine knows it.
+        """The token ids of `prompt`; `model` is the model's name on the engines.
 
         Raises:
-            TokensUnavailableError: routed by load, then; the engine judges the prompt itself.
+            TokensUnavailableError: the prompt cannot be tokenized. It is routed by load, and the
+                engine judges it.
         """
         if isinstance(prompt, TokenPrompt):
             return _kept(prompt.tokens, prompt.keep_last, whole=True)
@@ -87,20 +88,22 @@ class PromptTokenizer:
         self, encoder: Encoder, template: ChatTemplate, prompt: ChatPrompt
     ) -> PromptTokens:
         if prompt.options.get("continue_final_message"):
-            # Where the engine cuts the last message open depends on its version: left to it.
-            raise TokensUnavailableError("continue_final_message is the engine's to render")
+            # How an engine renders an unfinished last message depends on its version.
+            raise TokensUnavailableError("only the engine can render continue_final_message")
 
         def work() -> tuple[NDArray[np.uint32], bool]:
             text, whole = template.render(prompt.messages, prompt.options)
             return encoder.encode(text, add_special_tokens=prompt.add_special_tokens), whole
 
-        loop = asyncio.get_running_loop()
         try:
-            ids, whole = await loop.run_in_executor(self._pool, work)
+            if _chars(prompt) <= encoder.inline_chars_max:
+                ids, whole = work()
+            else:
+                ids, whole = await asyncio.get_running_loop().run_in_executor(self._pool, work)
         except RenderError as error:
             raise TokensUnavailableError(str(error)) from None
         if not whole:
-            # The last token before an item may have merged with what is cut off.
+            # The last token before an item may have merged with the text that follows.
             return PromptTokens(ids[:-1], whole=False)
         return _kept(ids, prompt.keep_last, whole=True)
 
@@ -114,8 +117,16 @@ class PromptTokenizer:
 
     async def _ask(self, prompt: TextPrompt | ChatPrompt, model: str) -> PromptTokens:
         ids = await self._engine.tokenize(prompt, model)
-        whole = isinstance(prompt, TextPrompt) or is_text_alone(prompt.messages)
+        whole = isinstance(prompt, TextPrompt) or is_text_only(prompt.messages)
         return _kept(ids, prompt.keep_last, whole=whole)
+
+
+def _chars(prompt: ChatPrompt) -> int:
+    """About as many characters as the rendered conversation has, without the template's own."""
+    return sum(
+        len(content) if isinstance(content := message.get("content"), str) else len(str(message))
+        for message in prompt.messages
+    ) + sum(len(str(option)) for option in prompt.options.values())
 
 
 def _kept(ids: NDArray[np.uint32], keep_last: int | None, *, whole: bool) -> PromptTokens:

@@ -1,22 +1,23 @@
-"""Keeps the worker table up to date from whichever indexer answers."""
+"""Keeps the worker table up to date: applies the changes that the indexers stream."""
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from kvatlas_client import WorkerState
 from kvatlas_frontend.fleet.table import Fleet
-from kvatlas_frontend.fleet.worker import FleetChange, WorkerState
+from kvatlas_frontend.fleet.worker import FleetChange
 from kvatlas_frontend.metrics import FrontendMetrics
 
 log = logging.getLogger(__name__)
 
 
 class WorkerSource(Protocol):
-    """The cell's workers: all of them first, then every change, for ever."""
+    """Streams the cell's workers: all of them first, then every change, without end."""
 
     def watch(self) -> AsyncIterator[FleetChange]:
-        """Changes in order. Raises CellMismatchError if the cell is another than this frontend's."""
+        """Changes in order. Raises CellMismatchError if the indexers serve another cell."""
         ...
 
 
@@ -24,15 +25,15 @@ class CellMismatchError(Exception):
     """The indexers serve another model, block size or hash contract; the message names both."""
 
 
-async def follow(
-    source: WorkerSource, fleet: Fleet, metrics: FrontendMetrics, *, told: asyncio.Event
+async def follow_workers(
+    source: WorkerSource, fleet: Fleet, metrics: FrontendMetrics, *, workers_known: asyncio.Event
 ) -> None:
-    """Apply the source's changes to the fleet; sets `told` with the first one.
+    """Apply the source's changes to the fleet; set `workers_known` after the first one.
 
     Raises:
-        CellMismatchError: before the first change: the configuration is wrong, and serving on
-            would mean a silent zero hit rate. Later it is one replica that is wrong: logged and
-            counted, and the others are listened to.
+        CellMismatchError: before the first change. The configuration is wrong, and serving would
+            mean a hit rate of zero that nobody notices. After the first change only one replica
+            is wrong: that is logged and counted, and the other replicas are used.
     """
     pause_s = 1.0
     while True:
@@ -40,9 +41,9 @@ async def follow(
             async for change in source.watch():
                 fleet.apply(change)
                 count_workers(fleet, metrics)
-                told.set()
+                workers_known.set()
         except CellMismatchError as error:
-            if not told.is_set():
+            if not workers_known.is_set():
                 raise
             metrics.watch_errors.labels("cell_mismatch").inc()
             log.error("an indexer serves another cell: %s", error)  # noqa: TRY400 - the message says it all
@@ -54,7 +55,7 @@ async def follow(
 def count_workers(fleet: Fleet, metrics: FrontendMetrics) -> None:
     """Set the gauge of workers by state."""
     counts = dict.fromkeys((state.value for state in WorkerState), 0)
-    for member in fleet:
-        counts[member.record.state.value] += 1
+    for worker in fleet:
+        counts[worker.record.state.value] += 1
     for state, count in counts.items():
         metrics.workers.labels(state).set(count)

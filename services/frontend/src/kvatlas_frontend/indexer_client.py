@@ -1,38 +1,35 @@
-"""The cell's indexers, as routing and the worker table ask them: an adapter of `kvatlas_client`.
+"""Adapts `kvatlas_client` to what routing and the worker table need from the cell's indexers.
 
-The one place that knows the client's types and errors; the rest of the frontend knows only what it
-needs of them.
+Only this module knows the client's errors and its stream of workers.
 """
 
 import logging
-import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvatlas_chassis import LogRateLimiter
 from kvatlas_client import (
     AsyncIndexer,
     CellMismatch,
     IndexerError,
+    Matches,
     NoReplicaAnswered,
     WorkerInfo,
     WorkersChange,
 )
-from kvatlas_frontend.fleet.source import CellMismatchError
-from kvatlas_frontend.fleet.worker import FleetChange, WorkerKey, WorkerRecord, WorkerState
-from kvatlas_frontend.routing.ports import FoundMatches, NoIndexerError
+from kvatlas_frontend.fleet.watch import CellMismatchError
+from kvatlas_frontend.fleet.worker import FleetChange, WorkerRecord
+from kvatlas_frontend.routing.interfaces import NoIndexerError
 from kvatlas_frontend.settings import FrontendSettings
 
 log = logging.getLogger(__name__)
 
-_COMPLAINTS_EVERY_S: Final = 10.0
-
 
 class IndexerClient:
-    """Asks the replicas that the settings name; `aclose` gives up all connections."""
+    """Asks the replicas that the settings name; `aclose` closes all connections."""
 
     def __init__(self, settings: FrontendSettings) -> None:
         self._client = AsyncIndexer(
@@ -41,23 +38,22 @@ class IndexerClient:
             block_size=settings.block_size,
             deadline_ms=settings.deadline_ms,
         )
-        self._silent_until_s = 0.0
+        self._log_limit = LogRateLimiter()
 
     async def find(
         self, chunk_hashes: NDArray[np.uint64], *, limit: int, deadline_ms: float
-    ) -> FoundMatches:
-        """As `MatchFinder` says."""
+    ) -> Matches:
+        """See `MatchFinder`."""
         try:
-            found = await self._client.find_matches(
+            return await self._client.find_matches(
                 chunk_hashes=chunk_hashes, limit=limit, deadline_ms=deadline_ms
             )
         except IndexerError as error:
-            self._complain(error)
+            self._log_failure(error)
             raise NoIndexerError(str(error)) from None
-        return FoundMatches(found.worker_ids, found.dp_ranks, found.depths)
 
     async def watch(self) -> AsyncGenerator[FleetChange]:
-        """As `WorkerSource` says."""
+        """See `WorkerSource`."""
         try:
             async with aclosing(self._client.watch_workers()) as changes:
                 async for change in changes:
@@ -66,32 +62,29 @@ class IndexerClient:
             raise CellMismatchError(str(error)) from None
 
     async def aclose(self) -> None:
-        """Give up all connections and streams."""
+        """Close all connections and streams."""
         await self._client.close()
 
-    def _complain(self, error: IndexerError) -> None:
-        """Each failure is counted as a fallback; the log says why, now and then."""
-        now_s = time.monotonic()
-        if now_s < self._silent_until_s:
-            return
-        self._silent_until_s = now_s + _COMPLAINTS_EVERY_S
-        level = logging.WARNING if isinstance(error, NoReplicaAnswered) else logging.ERROR
-        log.log(level, "no matches for a request, which goes by load alone: %s", error)
+    def _log_failure(self, error: IndexerError) -> None:
+        """Log why there are no matches, at a limited rate; a metric counts each fallback."""
+        if self._log_limit.allows(""):
+            level = logging.WARNING if isinstance(error, NoReplicaAnswered) else logging.ERROR
+            log.log(level, "no matches for a request; it is routed by load alone: %s", error)
 
 
 def _fleet_change(change: WorkersChange) -> FleetChange:
     return FleetChange(
         full=change.full,
         workers=tuple(_record(info) for info in change.workers),
-        removed=tuple(WorkerKey(*key) for key in change.removed),
+        removed=change.removed,
     )
 
 
 def _record(info: WorkerInfo) -> WorkerRecord:
     load = info.load
     return WorkerRecord(
-        key=WorkerKey(info.worker_id, info.dp_rank),
-        state=WorkerState(info.state.value),
+        key=info.key,
+        state=info.state,
         epoch=info.epoch,
         engine_url=info.engine_url,
         requests_reported=None if load is None else load.requests_running + load.requests_waiting,

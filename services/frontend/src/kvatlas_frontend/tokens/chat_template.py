@@ -1,9 +1,9 @@
-"""A model's chat template, rendered as vLLM renders it, in a sandbox.
+"""Renders a model's chat template as vLLM does, in a sandbox.
 
-The template comes with the model and the messages from a client, so the environment is Jinja2's
-immutable sandbox: no attribute of Python's own is reachable and nothing can be changed. What a
-template may use beyond that (loop controls, `raise_exception`, `strftime_now`, `tojson`) is what
-`transformers` gives it.
+The template comes with the model and the messages come from a client. So the environment is
+Jinja2's immutable sandbox: Python's own attributes are out of reach and nothing can be changed.
+Beyond that, a template may use what `transformers` offers: loop controls, `raise_exception`,
+`strftime_now` and `tojson`.
 """
 
 import datetime as dt
@@ -22,7 +22,7 @@ from kvatlas_chassis import FatalError
 MULTIMODAL_MARK: Final = "\uf8f0kvatlas-item\uf8f0"  # private-use characters: in no prompt
 _MESSAGE_FIELDS_AS_WRITTEN: Final = frozenset(("role", "name", "tool_call_id", "reasoning_content"))
 
-# What rendering can raise besides a template's own refusal: it computes with what a client sent.
+# Errors of rendering besides a template's own refusal: it computes with a client's values.
 _RENDER_ERRORS: Final = (
     TemplateError,
     ArithmeticError,
@@ -35,11 +35,11 @@ _RENDER_ERRORS: Final = (
 
 
 class RenderError(Exception):
-    """The template refuses this conversation; the engine will say so to the client."""
+    """The template refuses this conversation; the engine will report that to the client."""
 
 
 class ChatTemplate:
-    """Renders conversations. Pure but for `now`, which templates may print."""
+    """Renders conversations. Pure except for `now`, which templates may print."""
 
     def __init__(
         self,
@@ -75,10 +75,10 @@ class ChatTemplate:
     ) -> tuple[str, bool]:
         """The prompt's text, and whether it is whole.
 
-        It is cut before the first multimodal item: what an engine puts there is not known here.
+        The text ends before the first multimodal item, whose tokens only the engine knows.
 
         Raises:
-            RenderError: the template or the shape of a message refuses it.
+            RenderError: the template refuses the conversation, or a message has a wrong shape.
         """
         prepared, whole = self._prepare(messages)
         values: dict[str, Any] = {
@@ -105,7 +105,7 @@ class ChatTemplate:
             prepared.append(_with_content(message, content))
             whole = whole and plain
             if not plain:
-                break  # nothing behind the first item is looked at
+                break  # the text ends at the first item
         return prepared, whole
 
     def _content(self, content: object) -> tuple[object, bool]:
@@ -122,15 +122,15 @@ class ChatTemplate:
         if self._content_is_list:
             parts = [*texts] if whole else [*texts, MULTIMODAL_MARK]
             return [{"type": "text", "text": text} for text in parts], whole
-        # In one string, engines put the items before the message's text.
+        # For a template that takes a string, engines put the items before the message's text.
         return ("\n".join(texts) if whole else MULTIMODAL_MARK), whole
 
 
 def load_template(directory: Path, *, now: Callable[[], dt.datetime]) -> ChatTemplate | None:
-    """The template of a model's directory; None: it has none.
+    """The template in a model's directory; None: there is none.
 
     Raises:
-        FatalError: a file is there but cannot be used; one line names it.
+        FatalError: a file exists but cannot be used; the message names it.
     """
     config_file = directory / "tokenizer_config.json"
     config: dict[str, Any] = {}
@@ -141,9 +141,10 @@ def load_template(directory: Path, *, now: Callable[[], dt.datetime]) -> ChatTem
             raise FatalError(f"--tokenizer {config_file}: {error}") from None
     template_file = directory / "chat_template.jinja"
     source = (
-        template_file.read_text() if template_file.exists() else _source(config["chat_template"])
-        if config.get("chat_template") else None
-    )  # fmt: skip
+        template_file.read_text()
+        if template_file.exists()
+        else _default_template(config.get("chat_template"))
+    )
     if source is None:
         return None
     try:
@@ -155,7 +156,7 @@ def load_template(directory: Path, *, now: Callable[[], dt.datetime]) -> ChatTem
 
 
 def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
-    """`bos_token` and the like, as a template sees them, from a `tokenizer_config.json`."""
+    """The special tokens (`bos_token` and so on) of a `tokenizer_config.json`, for a template."""
     tokens: dict[str, str] = {}
     for name, value in config.items():
         if not name.endswith("_token"):
@@ -167,7 +168,7 @@ def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     return tokens
 
 
-def is_text_alone(messages: Sequence[Mapping[str, Any]]) -> bool:
+def is_text_only(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Whether no message holds a multimodal item."""
     return all(
         _leading_texts(cast("list[object]", content))[1]
@@ -176,10 +177,10 @@ def is_text_alone(messages: Sequence[Mapping[str, Any]]) -> bool:
     )
 
 
-def _source(template: object) -> str | None:
-    """One template, or the one called `default` of several."""
+def _default_template(template: object) -> str | None:
+    """The only template, or the one named `default` of several."""
     if isinstance(template, str):
-        return template
+        return template or None
     if isinstance(template, list):
         for entry in cast("list[dict[str, Any]]", template):
             if entry.get("name") == "default":
@@ -188,7 +189,7 @@ def _source(template: object) -> str | None:
 
 
 def _leading_texts(parts: list[object]) -> tuple[list[str], bool]:
-    """The text parts up to the first item that is none."""
+    """The text parts before the first multimodal item, and whether there is no such item."""
     texts: list[str] = []
     for part in parts:
         if isinstance(part, str):
@@ -218,7 +219,7 @@ def _with_content(message: Mapping[str, Any], content: object) -> dict[str, Any]
 
 
 def _with_arguments(call: object) -> object:
-    """A tool call whose arguments are an object: clients send them as JSON text."""
+    """A tool call with its arguments parsed: clients send them as JSON text."""
     if not isinstance(call, dict):
         raise RenderError("a tool call is no object")
     table = cast("dict[str, Any]", call)
@@ -237,7 +238,7 @@ def _with_arguments(call: object) -> object:
 
 
 def _reads_content_parts(template: nodes.Template) -> bool:
-    """Whether the template loops over a message's content: then it wants a list of parts."""
+    """Whether the template loops over a message's content, so that it takes a list of parts."""
     names = {
         target.name
         for assign in template.find_all(nodes.Assign)
@@ -267,7 +268,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,  # noqa: FBT001, FBT002 - the same
 ) -> str:
-    """Jinja2's own filter escapes HTML, which would change the prompt."""
+    """JSON without the HTML escapes of Jinja2's own filter, which would change the prompt."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
