@@ -1,1 +1,1 @@
-"""The indexer service: consumes a cell's event log, answers FindMatches."""
+"""The indexer service: reads a cell's event log and answers FindMatches."""

@@ -1,175 +1,161 @@
-"""The cell's counts on the metrics page, read when the page is; the cell keeps them natively."""
+"""The metrics page. The cell keeps its counts natively; they are read with each page."""
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+from prometheus_client.core import CounterMetricFamily as _Counter
+from prometheus_client.core import GaugeMetricFamily as _Gauge
+from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
-from kvatlas_indexer.feed import Feed, LogFeed
+from kvatlas_chassis.metrics import ScrapedMetrics, labelled
+from kvatlas_indexer.logs.log_feed import Feed, LogFeed
 from kvatlas_indexer.recovery import Outcome, Recovery
-from kvatlas_indexer.snapshots import StateFiles
-from kvatlas_indexer.start import Source, Start
+from kvatlas_indexer.state.files import StateFiles
+from kvatlas_indexer.state.start import Source, Start
 from kvatlas_native import Cell
 
 PREFIX = "kvatlas_indexer_"
 LAGGING_NAMED = 32
-"""Workers with lag figures of their own on a page: those furthest behind, so labels stay few."""
+"""Workers with lag figures of their own: those furthest behind, so that labels stay few."""
 
 _NAME = re.compile(r'(?P<what>\w+)(?:\{(?P<label>\w+)="(?P<value>[^"]*)"\})?')
 
 
-class CellCollector(Collector):
-    """Hands the cell's counters, gauges and histograms to Prometheus under our prefix."""
-
-    def __init__(self, cell: Cell, registry: CollectorRegistry) -> None:
-        self._cell = cell
-        registry.register(self)
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing beforehand: the cell names its counts itself."""
-        return []
-
-    def collect(self) -> Iterable[Metric]:
-        """Read the cell once."""
-        for what, (label, values) in _families(self._cell.counters()).items():
-            counter = CounterMetricFamily(PREFIX + what, _text(what), labels=label)
-            for value, count in values:
-                counter.add_metric(value, count)
-            yield counter
-        for what, (label, values) in _families(self._cell.gauges()).items():
-            gauge = GaugeMetricFamily(PREFIX + what, _text(what), labels=label)
-            for value, level in values:
-                gauge.add_metric(value, level)
-            yield gauge
-        for what, (bounds, counts, sum_s) in self._cell.histograms().items():
-            histogram = HistogramMetricFamily(PREFIX + what, _text(what))
-            bounds_text = [f"{bound:g}" for bound in bounds] + ["+Inf"]
-            buckets = list(zip(bounds_text, map(float, counts), strict=True))
-            histogram.add_metric([], buckets, sum_s)
-            yield histogram
+def build_registry(
+    cell: Cell, start: Start, files: StateFiles | None, unix_ms: Callable[[], int]
+) -> CollectorRegistry:
+    """Make the registry of everything that exists before the logs are opened."""
+    registry = CollectorRegistry()
+    ScrapedMetrics(partial(cell_metrics, cell), registry)
+    ScrapedMetrics(partial(lag_metrics, cell, unix_ms), registry)
+    ScrapedMetrics(partial(replica_metrics, start, files), registry)
+    ProcessCollector(registry=registry)
+    GCCollector(registry=registry)
+    return registry
 
 
-class LagCollector(Collector):
-    """How far behind workers are: all of them in sum, the furthest behind by name."""
-
-    def __init__(
-        self, cell: Cell, registry: CollectorRegistry, *, unix_ms: Callable[[], int]
-    ) -> None:
-        self._cell = cell
-        self._unix_ms = unix_ms
-        registry.register(self)
-
-    def collect(self) -> Iterable[Metric]:
-        """Read the cell once."""
-        lags = self._cell.lags(LAGGING_NAMED, self._unix_ms())
-        sums = {
-            "workers_lagging": ("Workers that lack events known to exist.", lags.workers),
-            "lag_events": ("Events known to exist and not applied, of all workers.", lags.events),
-            "lag_ms_max": ("Longest time any worker has lacked events, ms.", lags.ms_max),
-        }
-        for name, (text, value) in sums.items():
-            yield GaugeMetricFamily(PREFIX + name, text, value=value)
-        labels = ["worker"]
-        events = GaugeMetricFamily(
-            PREFIX + "worker_lag_events", "Events not applied, the furthest behind.", labels=labels
-        )
-        ms = GaugeMetricFamily(
-            PREFIX + "worker_lag_ms",
-            "Time without progress, the furthest behind, ms.",
-            labels=labels,
-        )
-        for worker_id, dp_rank, behind, waited_ms in lags.most:
-            worker = f"{worker_id}/{dp_rank}"
-            events.add_metric([worker], behind)
-            ms.add_metric([worker], waited_ms)
-        yield events
-        yield ms
+def cell_metrics(cell: Cell) -> Iterable[Metric]:
+    """Read the cell's counters, gauges and histograms; the cell names them itself."""
+    for kind, counts in ((_Counter, cell.counters()), (_Gauge, cell.gauges())):
+        for what, (labels, samples) in _families(counts).items():
+            yield labelled(kind, PREFIX + what, _text(what), labels, samples)
+    for what, (bounds, counts, sum_s) in cell.histograms().items():
+        histogram = HistogramMetricFamily(PREFIX + what, _text(what))
+        bounds_text = [f"{bound:g}" for bound in bounds] + ["+Inf"]
+        buckets = list(zip(bounds_text, map(float, counts), strict=True))
+        histogram.add_metric([], buckets, sum_s)
+        yield histogram
 
 
-class ReplicaCollector(Collector):
-    """How the replica started, and how it keeps its state for the next start."""
-
-    def __init__(self, start: Start, files: StateFiles | None, registry: CollectorRegistry) -> None:
-        self._start = start
-        self._files = files
-        registry.register(self)
-
-    def collect(self) -> Iterable[Metric]:
-        """Read both once."""
-        source = GaugeMetricFamily(
-            PREFIX + "start", "1 for where the first state came from.", labels=["source"]
-        )
-        for each in Source:
-            source.add_metric([each.value], int(self._start.source is each))
-        yield source
-        yield _by_reason(
-            "start_peers_passed_over", "Peers not started from.", self._start.peers_passed_over
-        )
-        files = self._files
-        if files is None:
-            return
-        yield _by_reason("state_files_passed_over", "Files not started from.", files.refused)
-        yield CounterMetricFamily(PREFIX + "state_files_written", "Kept.", value=files.written)
-        yield CounterMetricFamily(PREFIX + "state_files_failed", "Not kept.", value=files.failed)
-        yield GaugeMetricFamily(
-            PREFIX + "state_file_bytes", "Of the newest written.", value=files.newest_bytes
-        )
-        if files.newest_unix_ms is not None:
-            yield GaugeMetricFamily(
-                PREFIX + "state_file_unix_seconds",
-                "When the newest was written.",
-                value=files.newest_unix_ms / 1000,
-            )
+def lag_metrics(cell: Cell, unix_ms: Callable[[], int]) -> Iterable[Metric]:
+    """Read how far workers are behind: all of them in sum, the furthest behind by name."""
+    report = cell.lag_report(LAGGING_NAMED, unix_ms())
+    for name, text, value in (
+        ("workers_lagging", "Workers that lack events that are known to exist.", report.workers),
+        (
+            "lag_events",
+            "Events that are known to exist and not applied, of all workers.",
+            report.events,
+        ),
+        (
+            "lag_ms_max",
+            "Longest time of any worker without progress on missing events, ms.",
+            report.ms_max,
+        ),
+    ):
+        yield _Gauge(PREFIX + name, text, value=value)
+    named = [
+        (f"{worker}/{rank}", events, ms) for worker, rank, events, ms in report.furthest_behind
+    ]
+    yield _by_label(
+        _Gauge,
+        "worker_lag_events",
+        "Missing events of the workers that are furthest behind.",
+        worker={worker: events for worker, events, _ in named},
+    )
+    yield _by_label(
+        _Gauge,
+        "worker_lag_ms",
+        "Time without progress of the workers that are furthest behind, ms.",
+        worker={worker: ms for worker, _, ms in named},
+    )
 
 
-class RecoveryCollector(Collector):
-    """How often publishers were asked for what this replica lacked, and how that ended."""
-
-    def __init__(self, recovery: Recovery, registry: CollectorRegistry) -> None:
-        self._recovery = recovery
-        registry.register(self)
-
-    def collect(self) -> Iterable[Metric]:
-        """Read the recovery once."""
-        attempts = CounterMetricFamily(
-            PREFIX + "recovery_attempts", "Publishers asked, by outcome.", labels=["outcome"]
-        )
-        for outcome in Outcome:
-            attempts.add_metric([outcome.value], self._recovery.attempts[outcome])
-        yield attempts
-        yield GaugeMetricFamily(
-            PREFIX + "recovery_attempts_running", "Under way.", value=self._recovery.running
+def replica_metrics(start: Start, files: StateFiles | None) -> Iterable[Metric]:
+    """Read how the replica started, and how it saves its state for the next start."""
+    yield _by_label(
+        _Gauge,
+        "start",
+        "1 for the source of the first state: file, peer or log.",
+        source={each.value: int(start.source is each) for each in Source},
+    )
+    yield _by_label(
+        _Counter,
+        "start_peers_passed_over",
+        "Peers whose state could not be used, by reason.",
+        reason=start.peers_skipped,
+    )
+    if files is None:
+        return
+    yield _by_label(
+        _Counter,
+        "state_files_passed_over",
+        "State files that could not be used, by reason.",
+        reason=files.unusable,
+    )
+    yield _Counter(PREFIX + "state_files_written", "State files written.", value=files.written)
+    yield _Counter(
+        PREFIX + "state_files_failed", "State files that could not be written.", value=files.failed
+    )
+    yield _Gauge(
+        PREFIX + "state_file_bytes",
+        "Size of the newest state file written, bytes.",
+        value=files.newest_bytes,
+    )
+    if files.newest_unix_ms is not None:
+        yield _Gauge(
+            PREFIX + "state_file_unix_seconds",
+            "Time at which the newest state file was written.",
+            value=files.newest_unix_ms / 1000,
         )
 
 
-class ProbeCollector(Collector):
-    """Whether logs take what is appended, shown by this replica's own probes."""
+def recovery_metrics(recovery: Recovery) -> Iterable[Metric]:
+    """Read the attempts to recover workers from their publishers, by outcome."""
+    yield _by_label(
+        _Counter,
+        "recovery_attempts",
+        "Attempts to recover a worker from its publisher, by outcome.",
+        outcome={outcome.value: recovery.attempts[outcome] for outcome in Outcome},
+    )
+    yield _Gauge(
+        PREFIX + "recovery_attempts_running", "Attempts under way.", value=recovery.running
+    )
 
-    def __init__(self, feeds: Sequence[Feed], registry: CollectorRegistry) -> None:
-        self._feeds = feeds
-        registry.register(self)
 
-    def collect(self) -> Iterable[Metric]:
-        """Read the probes once."""
-        labels = ["transport"]
-        age = GaugeMetricFamily(
-            PREFIX + "log_probe_age_ms",
-            "Since the newest probe was appended that has come back, ms.",
-            labels=labels,
-        )
-        failures = CounterMetricFamily(
-            PREFIX + "log_probes_refused", "Probes that a log did not take.", labels=labels
-        )
-        for feed in self._feeds:
-            if isinstance(feed, LogFeed) and feed.probe is not None:
-                age.add_metric([feed.transport], feed.probe.age_s * 1_000)
-                failures.add_metric([feed.transport], feed.probe.failures)
-        yield age
-        yield failures
+def probe_metrics(feeds: Sequence[Feed]) -> Iterable[Metric]:
+    """Read whether logs accept writes, as this replica's probes show."""
+    probes = {
+        feed.transport: feed.probe
+        for feed in feeds
+        if isinstance(feed, LogFeed) and feed.probe is not None
+    }
+    yield _by_label(
+        _Gauge,
+        "log_probe_age_ms",
+        "Age of the newest probe that has come back, ms.",
+        transport={name: probe.age_s * 1_000 for name, probe in probes.items()},
+    )
+    yield _by_label(
+        _Counter,
+        "log_probes_refused",
+        "Probes that a log refused.",
+        transport={name: probe.failures for name, probe in probes.items()},
+    )
 
 
 def _families(
@@ -181,18 +167,20 @@ def _families(
     for name, count in counts.items():
         match = _NAME.fullmatch(name)
         if match is None:
-            raise ValueError(f"the cell has a count of an unreadable name: {name!r}")
+            raise ValueError(f"the cell has a count with a malformed name: {name!r}")
         what, label, value = match.group("what", "label", "value")
         labels[what] = [label] if label is not None else []
         values[what].append(([value] if label is not None else [], count))
     return {what: (labels[what], values[what]) for what in labels}
 
 
-def _by_reason(name: str, text: str, counts: Counter[str]) -> CounterMetricFamily:
-    family = CounterMetricFamily(PREFIX + name, text, labels=["reason"])
-    for reason, count in counts.items():
-        family.add_metric([reason], count)
-    return family
+def _by_label(
+    kind: type[_Counter | _Gauge], name: str, text: str, **values: Mapping[str, float]
+) -> Metric:
+    """Return a metric with one label, the argument's name; its values are by label value."""
+    ((label, by_value),) = values.items()
+    samples = (([each], value) for each, value in by_value.items())
+    return labelled(kind, PREFIX + name, text, [label], samples)
 
 
 def _text(what: str) -> str:

@@ -1,13 +1,15 @@
-"""Asks publishers for what this replica lacks: one attempt per worker at a time, few at once.
+"""Asks publishers for lost records: one attempt per worker at a time, and few at once.
 
-The cell lists who lacks records. Each such worker is asked for after a jittered pause, in which most
-gaps close by themselves: first `Replay` of what follows the last event applied, then `Snapshot`.
-What comes goes into the cell like any other record, so the sequencer alone decides what it is worth,
-and a log that goes on meanwhile changes nothing. Every attempt, healed or not, lengthens the pause
-before the worker's next one; a worker that stays whole for a while starts afresh. So whatever fails,
-the number of calls is bounded, and the cell's last resort (empty the set, count it) is untouched.
+The cell lists the workers that lack records. An attempt begins after a jittered pause, in which most
+gaps close by themselves. It asks for `Replay` of the records after the last applied event, and then
+for `Snapshot`. The answers go into the cell like any other record, so the sequencer alone judges them,
+and a log that goes on meanwhile does no harm.
 
-Applying runs on a thread of its own: the logs' feeds never queue behind a recovery.
+Each attempt, successful or not, lengthens the pause before the worker's next one. A worker that stays
+whole for a while starts with the shortest pause again. So the number of calls is bounded, whatever
+fails. The cell's last resort, to empty the set, works independently of this.
+
+Answers are applied on a thread of their own, so the logs' feeds never wait for a recovery.
 """
 
 import asyncio
@@ -26,32 +28,33 @@ from typing import TypeVar
 from kvatlas_chassis import TaskSet
 from kvatlas_events.backoff import Backoff
 from kvatlas_indexer.rpc import Declined, Publisher, Unreachable, dial
-from kvatlas_native import Cell, WorkerNeed
+from kvatlas_native import Cell, RecoveryRequest
+from kvatlas_wire import WorkerKey
 
 TRANSPORT = "recovery"
 _PAGE = 256
-_LOOK_S = 0.1
-_LOOK_S_MIN = 0.01
+"""Recovery requests read from the cell at a time."""
+_POLL_S = 0.1
+_POLL_S_MIN = 0.01
 
 log = logging.getLogger(__name__)
 
-Key = tuple[int, int]
 T = TypeVar("T")
 
 
 class Outcome(StrEnum):
-    """How an attempt ended."""
+    """The result of an attempt."""
 
     REPLAYED = "replayed"
-    """Whole, by the publisher's newest records."""
+    """The publisher's newest records made the worker whole."""
     SNAPSHOT = "snapshot"
-    """Whole, by the publisher's whole set."""
+    """The publisher's whole set made the worker whole."""
     UNREACHABLE = "unreachable"
     DECLINED = "declined"
-    """The publisher does not have it: another worker's, for one."""
+    """The publisher does not have the data; it may serve another worker."""
     TIMED_OUT = "timed_out"
     NOT_HEALED = "not_healed"
-    """An answer came, and the worker still lacks something."""
+    """An answer came, but the worker still lacks records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,19 +64,19 @@ class RecoveryLimits:
     at_once: int
     attempt_s: float = 15.0
     start_s_max: float = 0.5
-    """Of the jitter before a worker's first attempt."""
+    """Longest random pause before a worker's first attempt."""
     retry_s_min: float = 0.5
     retry_s_max: float = 30.0
 
 
 class _Track:
-    """What is remembered of one worker's recovery."""
+    """The history of one worker's recovery."""
 
     def __init__(self, pause: Backoff, not_before_s: float, applied: int) -> None:
         self.pause = pause
         self.not_before_s = not_before_s
         self.applied = applied
-        self.needed_at_s = not_before_s
+        self.requested_at_s = not_before_s
         self.failed = False
 
 
@@ -81,13 +84,13 @@ class Recovery:
     """Recovers a cell's workers. `run` is its one task; the rest may be read at any time.
 
     Args:
-        cell: whose workers these are.
+        cell: the cell with the workers.
         limits: bounds of the load on publishers and on this replica.
-        may_start: says whether the logs were read to their heads; a log that still comes in heals
-            most of what it seems to lack.
+        may_start: whether the logs are read to their heads; before that, the logs themselves bring
+            most records that seem lost.
         unix_ms: the wall clock.
-        connect: reaches a publisher by its address.
-        rng: of jitter and pauses.
+        connect: opens a channel to a publisher's address.
+        rng: random numbers for pauses.
         monotonic_s: the clock of the pauses.
     """
 
@@ -110,9 +113,9 @@ class Recovery:
         self._connect = connect
         self._rng = rng or random.Random()
         self._monotonic_s = monotonic_s
-        self._tracks: dict[Key, _Track] = {}
-        self._running: set[Key] = set()
-        self._page_after: Key | None = None
+        self._tracks: dict[WorkerKey, _Track] = {}
+        self._running: set[WorkerKey] = set()
+        self._page_after: WorkerKey | None = None
         self._ended = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="recovery")
 
@@ -129,122 +132,126 @@ class Recovery:
             while not failed.done():
                 self._ended.clear()
                 if self._may_start() and len(self._running) < self._limits.at_once:
-                    await self._look(tasks)
+                    await self._begin_attempts(tasks)
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_LOOK_S):
+                    async with asyncio.timeout(_POLL_S):
                         await self._ended.wait()
-                    await asyncio.sleep(_LOOK_S_MIN)  # many end together: look once
+                    await asyncio.sleep(_POLL_S_MIN)  # many attempts end together
             await failed
         finally:
             failed.cancel()
             await tasks.close()
             self._thread.shutdown(wait=False, cancel_futures=True)
 
-    # --- whom to ask for, and when ---
-
-    async def _look(self, tasks: TaskSet) -> None:
-        """Begin the attempts that are due, on the next page of the list."""
-        needs = await self._on_thread(partial(self._cell.needs, _PAGE, after=self._page_after))
+    async def _begin_attempts(self, tasks: TaskSet) -> None:
+        """Begin the attempts that are due, on the next page of recovery requests."""
+        requests = await self._on_thread(
+            partial(self._cell.recovery_requests, _PAGE, after=self._page_after)
+        )
         now_s = self._monotonic_s()
         self._page_after = None
-        for need in needs:
+        for request in requests:
             if len(self._running) == self._limits.at_once:
-                return  # the next look begins where this one ends
-            key = (need.worker_id, need.dp_rank)
+                return  # the next call begins where this one ends
+            key = WorkerKey(request.worker_id, request.dp_rank)
             self._page_after = key
-            track = self._tracked(key, need, now_s)
-            if self._is_due(key, need, track, now_s):
+            track = self._tracked(key, request, now_s)
+            if self._is_due(key, request, track, now_s):
                 self._running.add(key)
-                tasks.start(self._attempt(key, need, track), name=f"recovery of {_name(need)}")
-        if len(needs) < _PAGE:
+                tasks.start(
+                    self._attempt(key, request, track), name=f"recovery of {_name(request)}"
+                )
+        if len(requests) < _PAGE:
             self._page_after = None
             self._forget(now_s)
 
-    def _tracked(self, key: Key, need: WorkerNeed, now_s: float) -> _Track:
+    def _tracked(self, key: WorkerKey, request: RecoveryRequest, now_s: float) -> _Track:
         track = self._tracks.get(key)
         if track is None:
             limits = self._limits
             pause = Backoff(limits.retry_s_min, limits.retry_s_max, self._rng)
-            track = self._tracks[key] = _Track(pause, now_s + self._jitter_s(), need.applied)
-        track.needed_at_s = now_s
+            track = self._tracks[key] = _Track(pause, now_s + self._jitter_s(), request.applied)
+        track.requested_at_s = now_s
         return track
 
-    def _is_due(self, key: Key, need: WorkerNeed, track: _Track, now_s: float) -> bool:
-        if key in self._running or now_s < track.not_before_s or not need.publisher_rpc:
+    def _is_due(
+        self, key: WorkerKey, request: RecoveryRequest, track: _Track, now_s: float
+    ) -> bool:
+        if key in self._running or now_s < track.not_before_s or not request.publisher_rpc:
             return False
-        moved, track.applied = need.applied != track.applied, need.applied
-        if moved and not need.recovering:
-            # Its gaps close by themselves, as between two transports: give it another moment.
+        moved, track.applied = request.applied != track.applied, request.applied
+        if moved and not request.recovering:
+            # The log closes its gaps, for example if two transports overlap: wait once more.
             track.not_before_s = now_s + self._jitter_s()
             return False
         return True
 
     def _forget(self, now_s: float) -> None:
-        """Let go of workers that have been whole for a while, or are silent."""
+        """Drop the history of workers that have been whole for a while, or are silent."""
         whole_s = self._limits.retry_s_max
-        over = [
+        forgotten = [
             key
             for key, track in self._tracks.items()
             if key not in self._running
-            and now_s - max(track.needed_at_s, track.not_before_s) > whole_s
+            and now_s - max(track.requested_at_s, track.not_before_s) > whole_s
         ]
-        for key in over:
+        for key in forgotten:
             del self._tracks[key]
 
     def _jitter_s(self) -> float:
         return self._rng.random() * self._limits.start_s_max
 
-    # --- one attempt ---
-
-    async def _attempt(self, key: Key, need: WorkerNeed, track: _Track) -> None:
+    async def _attempt(self, key: WorkerKey, request: RecoveryRequest, track: _Track) -> None:
         try:
-            outcome = await self._ask(need, track)
+            outcome = await self._ask(request, track)
             self.attempts[outcome] += 1
         finally:
             track.not_before_s = self._monotonic_s() + track.pause.next_s()
             self._running.discard(key)
             self._ended.set()
 
-    async def _ask(self, need: WorkerNeed, track: _Track) -> Outcome:
-        """Ask within the attempt's time; what goes wrong is said and is an outcome."""
+    async def _ask(self, request: RecoveryRequest, track: _Track) -> Outcome:
+        """Ask within the attempt's time; log a failure and return it as the outcome."""
         try:
             async with (
                 asyncio.timeout(self._limits.attempt_s),
-                self._connect(need.publisher_rpc) as publisher,
+                self._connect(request.publisher_rpc) as publisher,
             ):
-                return await self._heal(publisher, need)
+                return await self._recover(publisher, request)
         except Unreachable as error:
             outcome, why = Outcome.UNREACHABLE, str(error)
         except Declined as error:
             outcome, why = Outcome.DECLINED, str(error)
         except TimeoutError:
             outcome = Outcome.TIMED_OUT
-            why = f"{need.publisher_rpc}: no whole answer within {self._limits.attempt_s:g} s"
-        level = logging.DEBUG if track.failed else logging.WARNING  # the counters tell the rest
-        log.log(level, "cannot recover worker %s: %s", _name(need), why)
+            why = f"{request.publisher_rpc}: no whole answer within {self._limits.attempt_s:g} s"
+        level = logging.DEBUG if track.failed else logging.WARNING  # counters show repetitions
+        log.log(level, "cannot recover worker %s: %s", _name(request), why)
         track.failed = True
         return outcome
 
-    async def _heal(self, publisher: Publisher, need: WorkerNeed) -> Outcome:
-        if need.applied < need.known:
+    async def _recover(self, publisher: Publisher, request: RecoveryRequest) -> Outcome:
+        if request.applied < request.known:
             try:
-                if await self._take(publisher.replay(need), need):
+                if await self._apply_answer(publisher.replay(request), request):
                     return Outcome.REPLAYED
             except Declined as error:
-                log.info("worker %s: no replay: %s", _name(need), error)
-        if await self._take(publisher.snapshot(need), need):
+                log.info("worker %s: no replay: %s", _name(request), error)
+        if await self._apply_answer(publisher.snapshot(request), request):
             return Outcome.SNAPSHOT
         return Outcome.NOT_HEALED
 
-    async def _take(self, answer: AsyncGenerator[Sequence[bytes], None], need: WorkerNeed) -> bool:
-        """Apply what comes; True: the worker lacks nothing any more."""
+    async def _apply_answer(
+        self, answer: AsyncGenerator[Sequence[bytes], None], request: RecoveryRequest
+    ) -> bool:
+        """Apply the answer; True: the worker lacks nothing any more."""
         async with aclosing(answer):
             async for records in answer:
-                await self._on_thread(partial(self._apply, records, need))
-        lacks = partial(self._cell.need_of, need.worker_id, need.dp_rank)
+                await self._on_thread(partial(self._apply, records, request))
+        lacks = partial(self._cell.recovery_request, request.worker_id, request.dp_rank)
         return await self._on_thread(lacks) is None
 
-    def _apply(self, records: Sequence[bytes], need: WorkerNeed) -> None:
+    def _apply(self, records: Sequence[bytes], request: RecoveryRequest) -> None:
         now_ms = self._unix_ms()
         applied = self._cell.apply(
             records,
@@ -254,8 +261,8 @@ class Recovery:
         )
         if applied.first_rejection is not None:
             log.warning(
-                "recovery of worker %s: %d of %d records refused; the first: %s",
-                _name(need),
+                "recovery of worker %s: %d of %d records rejected; the first: %s",
+                _name(request),
                 applied.rejected,
                 len(records),
                 applied.first_rejection,
@@ -265,5 +272,5 @@ class Recovery:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
-def _name(need: WorkerNeed) -> str:
-    return f"{need.worker_id}/{need.dp_rank}"
+def _name(request: RecoveryRequest) -> str:
+    return f"{request.worker_id}/{request.dp_rank}"

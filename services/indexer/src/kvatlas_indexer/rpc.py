@@ -1,4 +1,4 @@
-"""Whom a replica asks: a publisher for what it lacks, a peer for its whole state at the start."""
+"""Calls to others: to a publisher for lost records, and to a peer for its whole state at the start."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
@@ -9,7 +9,8 @@ import grpc
 from grpc import aio
 
 from kvatlas_chassis import HostPort
-from kvatlas_native import WorkerNeed
+from kvatlas_native import RecoveryRequest
+from kvatlas_wire.channel_options import CHANNEL_OPTIONS
 from kvatlas_wire.v1 import (
     events_pb2,
     indexer_pb2,
@@ -18,17 +19,9 @@ from kvatlas_wire.v1 import (
     publisher_pb2_grpc,
 )
 
-_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),  # a proxy of the environment is for the world outside
-    ("grpc.use_local_subchannel_pool", 1),  # an attempt inherits no other one's reconnect pause
-)
-_PEER_OPTIONS = (
-    *_OPTIONS,
-    ("grpc.max_receive_message_length", 64 << 20),  # a status names every worker of the cell
-)
 T = TypeVar("T")
 
-_SILENT = frozenset(
+_NO_ANSWER = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
         grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -39,40 +32,40 @@ _SILENT = frozenset(
 
 
 class Unreachable(Exception):  # noqa: N818 - named for what it is
-    """The publisher does not answer, or cannot now."""
+    """The other side does not answer, or cannot answer now."""
 
 
 class Declined(Exception):  # noqa: N818 - named for what it is
-    """The publisher answers that it does not have what was asked for."""
+    """The other side answers that it does not have the requested data."""
 
 
 class Publisher(Protocol):
-    """What can be asked; the answers are records, message by message.
+    """A publisher's calls; their answers are records, message by message.
 
     Iterating raises `Unreachable` or `Declined`.
     """
 
-    def replay(self, need: WorkerNeed) -> AsyncGenerator[Sequence[bytes], None]:
-        """Ask for the records after the last one applied."""
+    def replay(self, request: RecoveryRequest) -> AsyncGenerator[Sequence[bytes], None]:
+        """Ask for the records after the last applied event."""
         ...
 
-    def snapshot(self, need: WorkerNeed) -> AsyncGenerator[Sequence[bytes], None]:
-        """Ask for the whole set as it is now."""
+    def snapshot(self, request: RecoveryRequest) -> AsyncGenerator[Sequence[bytes], None]:
+        """Ask for the worker's whole set as it is now."""
         ...
 
 
 @asynccontextmanager
 async def dial(address: str) -> AsyncGenerator[Publisher, None]:
-    """Talk to the publisher at `address` (host:port); the first question connects.
+    """Open a channel to the publisher at `address` (host:port); the first call connects.
 
     Raises:
-        Unreachable: that is no address.
+        Unreachable: it is not an address.
     """
     try:
         target = str(HostPort.parse(address))
     except ValueError as error:
         raise Unreachable(f"publisher_rpc: {error}") from None
-    async with aio.insecure_channel(target, options=_OPTIONS) as channel:
+    async with aio.insecure_channel(target, options=CHANNEL_OPTIONS) as channel:
         yield _Connection(target, channel)
 
 
@@ -83,42 +76,38 @@ class _Connection:
             channel
         )
 
-    async def replay(self, need: WorkerNeed) -> AsyncGenerator[Sequence[bytes], None]:
-        request = publisher_pb2.ReplayRequest(
-            worker=_worker(need), epoch=need.epoch, from_event_id=need.applied + 1
+    async def replay(self, request: RecoveryRequest) -> AsyncGenerator[Sequence[bytes], None]:
+        replay = publisher_pb2.ReplayRequest(
+            worker=_worker(request), epoch=request.epoch, from_event_id=request.applied + 1
         )
         try:
-            async for message in self._stub.Replay(request):
-                yield _readable(message).records
+            async for message in self._stub.Replay(replay):
+                yield _decoded(message).records
         except aio.AioRpcError as error:
-            raise self._in_words(error) from error
+            raise _failure(error, f"{self._address}: ") from error
 
-    async def snapshot(self, need: WorkerNeed) -> AsyncGenerator[Sequence[bytes], None]:
-        request = publisher_pb2.SnapshotRequest(worker=_worker(need))
+    async def snapshot(self, request: RecoveryRequest) -> AsyncGenerator[Sequence[bytes], None]:
+        snapshot = publisher_pb2.SnapshotRequest(worker=_worker(request))
         try:
-            async for message in self._stub.Snapshot(request):
-                yield _readable(message).records
+            async for message in self._stub.Snapshot(snapshot):
+                yield _decoded(message).records
         except aio.AioRpcError as error:
-            raise self._in_words(error) from error
-
-    def _in_words(self, error: aio.AioRpcError) -> Unreachable | Declined:
-        text = f"{self._address}: {error.code().name}: {error.details()}"
-        return Unreachable(text) if error.code() in _SILENT else Declined(text)
+            raise _failure(error, f"{self._address}: ") from error
 
 
 async def dump_of(peer: HostPort, *, patience_s: float) -> AsyncGenerator[bytes, None]:
-    """Give the slices of a peer's resumable dump; each may take `patience_s` seconds to come.
+    """Yield the slices of a peer's resumable dump.
 
     Raises:
-        Unreachable: the peer does not answer, or no longer.
-        Declined: it is not ready itself, or has no dump.
-        TimeoutError: it takes too long.
+        Unreachable: the peer does not answer, or stops answering.
+        Declined: it is not ready itself, or refuses.
+        TimeoutError: a slice takes longer than `patience_s` seconds.
     """
-    async with aio.insecure_channel(str(peer), options=_PEER_OPTIONS) as channel:
+    async with aio.insecure_channel(str(peer), options=CHANNEL_OPTIONS) as channel:
         stub: indexer_pb2_grpc.IndexerAsyncStub = indexer_pb2_grpc.IndexerStub(channel)
         try:
             status = await stub.GetStatus(indexer_pb2.GetStatusRequest(), timeout=patience_s)
-            if not _readable(status).ready:
+            if not _decoded(status).ready:
                 raise Declined("it is not ready itself")
             call = stub.Dump(indexer_pb2.DumpRequest(resumable=True))
             slices = aiter(call)
@@ -129,16 +118,20 @@ async def dump_of(peer: HostPort, *, patience_s: float) -> AsyncGenerator[bytes,
                     return
                 yield message.arrow_ipc
         except aio.AioRpcError as error:
-            text = f"{error.code().name}: {error.details()}"
-            raise Unreachable(text) if error.code() in _SILENT else Declined(text) from error
+            raise _failure(error) from error
 
 
-def _readable(answer: T | None) -> T:
-    """Return an answer; grpcio gives None for one that it cannot decode."""
+def _decoded(answer: T | None) -> T:
+    """Return the answer; grpcio gives None for one that it cannot decode."""
     if answer is None:
-        raise Declined("its answer cannot be read")
+        raise Declined("its answer cannot be decoded")
     return answer
 
 
-def _worker(need: WorkerNeed) -> events_pb2.Worker:
-    return events_pb2.Worker(worker_id=need.worker_id, dp_rank=need.dp_rank)
+def _failure(error: aio.AioRpcError, prefix: str = "") -> Unreachable | Declined:
+    text = f"{prefix}{error.code().name}: {error.details()}"
+    return Unreachable(text) if error.code() in _NO_ANSWER else Declined(text)
+
+
+def _worker(request: RecoveryRequest) -> events_pb2.Worker:
+    return events_pb2.Worker(worker_id=request.worker_id, dp_rank=request.dp_rank)

@@ -1,8 +1,9 @@
-"""`kvatlas publisher`: follows engines and says what their caches hold."""
+"""`kvatlas publisher`: follows engines and publishes what their caches hold."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import aiohttp
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
@@ -14,26 +15,27 @@ from kvatlas_chassis import (
     announce_ready,
     run_service,
 )
-from kvatlas_engines.stream import StreamTiming
-from kvatlas_native import Memory
-from kvatlas_publisher.claims import Claims
-from kvatlas_publisher.engine_http import EngineHttp
-from kvatlas_publisher.metrics import SessionsCollector
+from kvatlas_chassis.metrics import ScrapedMetrics
+from kvatlas_engines.sequencer import FollowerSettings
+from kvatlas_native import MirrorMemory
+from kvatlas_publisher.context import ProcessContext, WorkerContext
+from kvatlas_publisher.engine.http import EngineHttp
+from kvatlas_publisher.metrics import publisher_metrics
+from kvatlas_publisher.ownership.claims import Claims
+from kvatlas_publisher.ownership.duplicate_workers import watch_duplicate_workers
+from kvatlas_publisher.ownership.indexer_epochs import epochs_at_indexers
 from kvatlas_publisher.rpc import RpcServer
-from kvatlas_publisher.seen_epochs import seen_epochs
-from kvatlas_publisher.session import Session
-from kvatlas_publisher.session_terms import SessionSettings
 from kvatlas_publisher.settings import (
     EngineSpec,
     PublisherSettings,
     engine_specs,
     new_instance_id,
 )
-from kvatlas_publisher.state_dir import StateDir
-from kvatlas_publisher.twins import watch_twins
+from kvatlas_publisher.state.state_dir import CellWorker, StateDir
+from kvatlas_publisher.worker_publisher import WorkerPublisher
 
-# Of the grace period, to deliver the last words; the rest is for everything else to end.
 _GRACE_FOR_DELIVERY = 0.7
+"""Share of the grace period for delivering the last records; the rest is for everything else."""
 
 
 def command(argv: Sequence[str]) -> int:
@@ -43,7 +45,9 @@ def command(argv: Sequence[str]) -> int:
         PublisherSettings,
         service="publisher",
         argv=argv,
-        description="Follows an engine's KV-cache events and says what its cache holds.",
+        description="Follows the KV-cache events of inference engines, and publishes to an event "
+        "log which blocks each engine's cache holds. The flags describe one engine; a configuration "
+        "file may list several under engines:.",
     )
 
 
@@ -52,28 +56,25 @@ async def serve(settings: PublisherSettings) -> None:
 
     Raises:
         FatalError: a setting or an address cannot be used, an engine is not what was configured,
-            or another publisher speaks for one of the workers.
+            or another publisher owns one of the workers.
     """
     specs = engine_specs(settings)
     stop = StopSignal()
     rpc = await RpcServer.start(settings.listen)
-    memory = Memory()
+    memory = MirrorMemory()
     try:
-        async with (
-            aiohttp.ClientSession() as http,
-            publishing(settings, specs, rpc, http, memory) as sessions,
-        ):
-            rpc.speak_for(sessions)
+        async with open_publishers(settings, specs, rpc, memory) as publishers:
+            rpc.serve_workers(publishers)
             registry = CollectorRegistry()
-            SessionsCollector(sessions, memory, registry)
+            ScrapedMetrics(partial(publisher_metrics, publishers, memory), registry)
             ProcessCollector(registry=registry)
             GCCollector(registry=registry)
-            admin = await AdminServer.start(settings.admin, registry, lambda: obstacles(sessions))
+            admin = await AdminServer.start(settings.admin, registry, lambda: obstacles(publishers))
             tasks = TaskSet()
             try:
-                for session in sessions:
-                    tasks.start(session.run(), name=f"session {session.worker}")
-                tasks.start(watch_twins(sessions), name="twins")
+                for publisher in publishers:
+                    tasks.start(publisher.run(), name=f"worker {publisher.worker}")
+                tasks.start(watch_duplicate_workers(publishers), name="duplicate workers")
                 announce_ready(listen=rpc.address, admin=admin.address)
                 await stop.wait(tasks)
             finally:
@@ -84,64 +85,59 @@ async def serve(settings: PublisherSettings) -> None:
 
 
 @asynccontextmanager
-async def publishing(
-    settings: PublisherSettings,
-    specs: Sequence[EngineSpec],
-    rpc: RpcServer,
-    http: aiohttp.ClientSession,
-    memory: Memory,
-) -> AsyncGenerator[list[Session], None]:
-    """Make a session per engine rank; at the exit all have said that they leave."""
+async def open_publishers(
+    settings: PublisherSettings, specs: Sequence[EngineSpec], rpc: RpcServer, memory: MirrorMemory
+) -> AsyncGenerator[list[WorkerPublisher], None]:
+    """Make a publisher per engine rank; at the exit, deliver the end of each one's epoch."""
     state = None if settings.state_dir is None else StateDir.open(settings.state_dir)
     writers = [spec.open_writers() for spec in specs]
     claims = Claims.open(specs)
-    seen, claimed = await asyncio.gather(
-        seen_epochs(each for spec in specs for each in spec.direct_indexers), claims.seen(specs)
-    )
-    shared = SessionSettings(
+    process = ProcessContext(
         instance_id=new_instance_id(),
         advertised_rpc=str(settings.advertise or rpc.address),
-        heartbeat_s=settings.heartbeat_s,
-        engine_gone_s=settings.engine_gone_s,
-        flush_s=settings.flush_s,
-        mirror_blocks_max=settings.mirror_blocks_max,
         memory=memory,
-        replay_bytes_max=settings.replay_bytes_max,
-        checkpoint_s=settings.checkpoint_s,
-        seen_epochs={
-            owner: max(seen.get(owner, 0), claimed.get(owner, 0)) for owner in {*seen, *claimed}
-        },
-        claims=claims,
-        timing=StreamTiming(rest_s=settings.flush_s),  # what is read sooner would only wait longer
+        seen_epochs=await _seen_epochs(specs, claims),
+        # A message that is read sooner would only wait for the flush.
+        follower=FollowerSettings(read_interval_s=settings.flush_s),
     )
-    sessions = [
-        Session(
-            spec,
-            shared,
-            theirs,
-            None if spec.engine_url is None else EngineHttp(http, spec.engine_url),
-            state=state,
-        )
-        for spec, theirs in zip(specs, writers, strict=True)
-    ]
-    try:
-        await asyncio.gather(*(session.check_engine() for session in sessions))
-        yield sessions
-    finally:
-        drain_s = settings.grace_s * _GRACE_FOR_DELIVERY
-        await asyncio.gather(*(session.close(drain_s) for session in sessions))
-        await claims.close()
+    async with aiohttp.ClientSession() as http:
+        publishers = [
+            WorkerPublisher(
+                WorkerContext(spec, settings, process, state),
+                spec_writers,
+                None if spec.engine_url is None else EngineHttp(http, spec.engine_url),
+                claims,
+            )
+            for spec, spec_writers in zip(specs, writers, strict=True)
+        ]
+        try:
+            await asyncio.gather(*(publisher.monitor.check() for publisher in publishers))
+            yield publishers
+        finally:
+            drain_s = settings.grace_s * _GRACE_FOR_DELIVERY
+            await asyncio.gather(*(publisher.close(drain_s) for publisher in publishers))
+            await claims.close()
 
 
-def obstacles(sessions: Sequence[Session]) -> list[str]:
-    """Say what keeps the publisher from its work."""
+async def _seen_epochs(specs: Sequence[EngineSpec], claims: Claims) -> dict[CellWorker, int]:
+    """Return the highest epoch that indexers and logs know, per worker."""
+    indexers = (address for spec in specs for address in spec.direct_indexers)
+    at_indexers, claimed = await asyncio.gather(
+        epochs_at_indexers(indexers), claims.claimed_epochs(specs)
+    )
+    workers = {*at_indexers, *claimed}
+    return {each: max(at_indexers.get(each, 0), claimed.get(each, 0)) for each in workers}
+
+
+def obstacles(publishers: Sequence[WorkerPublisher]) -> list[str]:
+    """Return the reasons why the publisher is not ready."""
     reasons: list[str] = []
-    for session in sessions:
-        if session.life is None:
-            reasons.append(f"worker {session.worker}: the engine has not been heard of")
+    for publisher in publishers:
+        if publisher.epoch is None:
+            reasons.append(f"worker {publisher.worker}: the engine has not been heard of")
         reasons.extend(
-            f"worker {session.worker}: {delivery.unavailable}"
-            for delivery in session.deliveries
+            f"worker {publisher.worker}: {delivery.unavailable}"
+            for delivery in publisher.pipeline.deliveries
             if delivery.unavailable is not None
         )
     return reasons

@@ -1,8 +1,9 @@
-"""`kvatlas.v1.Publisher`, health and reflection.
+"""The gRPC server of `kvatlas.v1.Publisher`, health and reflection.
 
-`Replay` and `Snapshot` are what an indexer asks for to recover without the log. Both first seal all
-that was said, in the same instant in which they take what they answer with: what follows on the log
-continues it exactly. Few are answered at once, since a snapshot is in memory until it is sent.
+Indexers call `Replay` and `Snapshot` to recover records that the log lost. Both first seal all
+pending events, and take their answer in the same step of the event loop, so the records that follow
+on the log continue the answer exactly. At most eight calls are answered at once, because a snapshot
+stays in memory until it is sent.
 """
 
 import asyncio
@@ -15,32 +16,32 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from kvatlas_chassis import FatalError, HostPort
-from kvatlas_events import Worker
-from kvatlas_publisher.life import Life
-from kvatlas_publisher.recent import NotKept
+from kvatlas_events import WorkerKey
+from kvatlas_publisher.epoch.epoch import Epoch
+from kvatlas_publisher.epoch.replay_ring import RecordsNotKept
 from kvatlas_wire.v1 import events_pb2, publisher_pb2, publisher_pb2_grpc
 
 _SERVICE = "kvatlas.v1.Publisher"
 _MESSAGE_BYTES_MAX = 2 << 20
-"""Of the records in one message; a record is at most 1 MiB, and clients refuse more than 4."""
-_ANSWERS_AT_ONCE = 8
-_OPTIONS = (
+"""Size of the records in one message; a record has at most 1 MiB, and clients take at least 4."""
+_CALLS_AT_ONCE = 8
+_SERVER_OPTIONS = (
     ("grpc.so_reuseport", 0),
-    ("grpc.keepalive_time_ms", 10_000),  # a client that vanished gives its turn back
+    ("grpc.keepalive_time_ms", 10_000),  # a call of a client that vanished ends
     ("grpc.keepalive_timeout_ms", 5_000),
 )
 
 
 class Source(Protocol):
-    """Who speaks for one worker."""
+    """The publisher of one worker, as calls need it."""
 
     @property
-    def worker(self) -> Worker:
-        """Whose records these are."""
+    def worker(self) -> WorkerKey:
+        """Key of the worker that is served."""
         ...
 
-    def sealed_life(self) -> Life | None:
-        """Return the running life with nothing pending; None: there is none now."""
+    def sealed_epoch(self) -> Epoch | None:
+        """Return the current epoch with nothing pending; None: there is none."""
         ...
 
 
@@ -51,21 +52,21 @@ class _Context(Protocol):
 class _Publisher(publisher_pb2_grpc.PublisherServicer):
     def __init__(self) -> None:
         self.sources: Sequence[Source] | None = None
-        self._turns = asyncio.Semaphore(_ANSWERS_AT_ONCE)
+        self._calls = asyncio.Semaphore(_CALLS_AT_ONCE)
 
     async def Replay(  # noqa: N802 - the RPC's name
         self, request: publisher_pb2.ReplayRequest, context: _Context
     ) -> AsyncIterator[publisher_pb2.ReplayResponse]:
-        async with self._turns:
+        async with self._calls:
             for records in _messages(await self._replay(request, context)):
                 yield publisher_pb2.ReplayResponse(records=records)
 
     async def Snapshot(  # noqa: N802 - the RPC's name
         self, request: publisher_pb2.SnapshotRequest, context: _Context
     ) -> AsyncIterator[publisher_pb2.SnapshotResponse]:
-        async with self._turns:
-            life = await self._life(request.worker, context)
-            for records in _messages(life.snapshot()):
+        async with self._calls:
+            epoch = await self._epoch(request.worker, context)
+            for records in _messages(epoch.snapshot()):
                 yield publisher_pb2.SnapshotResponse(records=records)
 
     async def ListWorkers(  # noqa: N802 - the RPC's name
@@ -77,29 +78,30 @@ class _Publisher(publisher_pb2_grpc.PublisherServicer):
             workers=[
                 events_pb2.Worker(worker_id=each.worker.worker_id, dp_rank=each.worker.dp_rank)
                 for each in sources
-                if each.sealed_life() is not None
+                if each.sealed_epoch() is not None
             ]
         )
 
     async def _replay(
         self, request: publisher_pb2.ReplayRequest, context: _Context
     ) -> Sequence[bytes]:
-        life = await self._life(request.worker, context)
-        if request.epoch != life.header.epoch:
+        epoch = await self._epoch(request.worker, context)
+        header = epoch.header
+        if request.epoch != header.epoch:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"worker {life.header.worker} is in epoch {life.header.epoch}, not {request.epoch}",
+                f"worker {header.worker} is in epoch {header.epoch}, not {request.epoch}",
             )
         if request.from_event_id == 0:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "event ids count from 1")
         try:
-            return life.recent.since(request.from_event_id)
-        except NotKept as error:
+            return epoch.replay_ring.since(request.from_event_id)
+        except RecordsNotKept as error:
             await context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))
 
-    async def _life(self, asked: events_pb2.Worker, context: _Context) -> Life:
-        """Return the worker's life; ends the call if there is none."""
-        worker = Worker(asked.worker_id, asked.dp_rank)
+    async def _epoch(self, requested: events_pb2.Worker, context: _Context) -> Epoch:
+        """Return the worker's current epoch; end the call if there is none."""
+        worker = WorkerKey(requested.worker_id, requested.dp_rank)
         sources = await self._started(context)
         source = next((each for each in sources if each.worker == worker), None)
         if source is None:
@@ -107,12 +109,12 @@ class _Publisher(publisher_pb2_grpc.PublisherServicer):
             await context.abort(
                 grpc.StatusCode.NOT_FOUND, f"worker {worker} is not served here; served: {served}"
             )
-        life = source.sealed_life()
-        if life is None:
+        epoch = source.sealed_epoch()
+        if epoch is None:
             await context.abort(
                 grpc.StatusCode.UNAVAILABLE, f"the engine of worker {worker} has not been heard of"
             )
-        return life
+        return epoch
 
     async def _started(self, context: _Context) -> Sequence[Source]:
         if self.sources is None:
@@ -121,7 +123,7 @@ class _Publisher(publisher_pb2_grpc.PublisherServicer):
 
 
 def _messages(records: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Cut into messages that no client refuses."""
+    """Group records into messages of a size that every client takes."""
     message: list[bytes] = []
     size = 0
     for record in records:
@@ -135,7 +137,7 @@ def _messages(records: Sequence[bytes]) -> Iterator[list[bytes]]:
 
 
 class RpcServer:
-    """The publisher's gRPC server; `close` stops it."""
+    """The publisher's gRPC server, from `start` to `close`."""
 
     def __init__(self, server: grpc.aio.Server, address: HostPort, publisher: _Publisher) -> None:
         self._server = server
@@ -144,12 +146,12 @@ class RpcServer:
 
     @classmethod
     async def start(cls, listen: HostPort) -> "RpcServer":
-        """Listen and serve; until `speak_for`, calls are answered with UNAVAILABLE.
+        """Listen and serve; until `serve_workers`, calls are answered with UNAVAILABLE.
 
         Raises:
             FatalError: the address cannot be used.
         """
-        server = grpc.aio.server(options=_OPTIONS)
+        server = grpc.aio.server(options=_SERVER_OPTIONS)
         publisher = _Publisher()
         publisher_pb2_grpc.add_PublisherServicer_to_server(publisher, server)
         servicer = health.aio.HealthServicer()
@@ -168,10 +170,10 @@ class RpcServer:
             await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
         return cls(server, HostPort(listen.host, port), publisher)
 
-    def speak_for(self, sources: Sequence[Source]) -> None:
-        """Answer for these workers from now on."""
+    def serve_workers(self, sources: Sequence[Source]) -> None:
+        """Answer calls for these workers from now on."""
         self._publisher.sources = sources
 
     async def close(self, grace_s: float) -> None:
-        """Refuse new calls and wait for running ones."""
+        """Refuse new calls, and wait at most `grace_s` seconds for running ones."""
         await self._server.stop(grace_s)

@@ -1,11 +1,10 @@
-"""What `kvatlas publisher` can be told.
+"""The settings of `kvatlas publisher`.
 
-The flags describe one engine rank. A file may list several under `engines:`; each entry may leave
-out what the top level says for all.
+The flags describe one engine rank. A file may list several under `engines:`. A setting
+that an entry leaves out is taken from the top level.
 """
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -14,8 +13,9 @@ from urllib.parse import urlsplit
 from pydantic import Field, PlainValidator, model_validator
 
 from kvatlas_chassis import HostPort, ServiceSettings, Settings, SettingsError
+from kvatlas_engines import EngineName
 from kvatlas_engines.endpoint import Endpoint
-from kvatlas_events import LOG_SERVER_URLS, LogWriter, Worker, open_writers
+from kvatlas_events import LOG_SERVER_URLS, LogWriter, WorkerKey, open_writers
 
 
 def _endpoint(value: object) -> Endpoint:
@@ -27,7 +27,7 @@ def _endpoint(value: object) -> Endpoint:
 def _connected_endpoint(value: object) -> Endpoint:
     endpoint = _endpoint(value)
     if endpoint.binds:
-        raise ValueError(f"{endpoint} names no host: say where the engine answers")
+        raise ValueError(f"{endpoint} names no host: give the address where the engine answers")
     return endpoint
 
 
@@ -44,13 +44,12 @@ BlockSize = Annotated[int, Field(ge=1, le=1 << 16)]
 Events = Annotated[Endpoint, PlainValidator(_endpoint)]
 Replay = Annotated[Endpoint, PlainValidator(_connected_endpoint)]
 Url = Annotated[str, PlainValidator(_base_url)]
-Engine = Literal["vllm", "sglang"]
 
 
 class EngineSettings(Settings):
-    """One entry of `engines:`."""
+    """One entry of `engines:`; None and empty values are taken from the top level."""
 
-    engine: Engine | None = None
+    engine: EngineName | None = None
     events: Events
     replay: Replay | None = None
     engine_url: Url | None = None
@@ -68,77 +67,119 @@ class EngineSettings(Settings):
 class PublisherSettings(ServiceSettings):
     """Settings of `kvatlas publisher`."""
 
-    engine: Engine = Field(default="vllm", description="what speaks on --events")
+    engine: EngineName = Field(
+        default="vllm", description="kind of engine that publishes on --events"
+    )
     events: Events | None = Field(
-        default=None, description="where the engine publishes; a wildcard host: where we listen"
+        default=None,
+        description="address where the engine publishes its KV-cache events, tcp://H:P or "
+        "ipc://PATH; with a wildcard host (tcp://*:P) the publisher listens there, and engines "
+        "connect (required)",
     )
     replay: Replay | None = Field(
-        default=None, description="where the engine replays what was lost"
+        default=None,
+        description="address where the engine replays lost events (default: it replays none)",
     )
     engine_url: Url | None = Field(
-        default=None, description="the engine's HTTP, for its load, its model and its health"
+        default=None,
+        description="HTTP URL of the engine, to read its load, capacity, model and health",
     )
     advertise_engine_url: Url | None = Field(
-        default=None, description="where frontends reach the engine, if not at --engine-url"
+        default=None,
+        description="HTTP URL at which frontends reach the engine (default: --engine-url)",
     )
-    worker_id: WorkerId | None = Field(default=None, description="of this engine, in its cell")
+    worker_id: WorkerId | None = Field(
+        default=None, description="id of this engine, unique in its cell (required)"
+    )
     dp_rank: DpRank | None = Field(
-        default=None, description="of a data-parallel engine; without it: as its events say"
+        default=None,
+        description="data-parallel rank of this engine (default: the rank that its events name)",
     )
-    model: str | None = Field(default=None, description="the cell's model")
-    block_size: BlockSize | None = Field(default=None, description="the cell's tokens per block")
-    cell: str = Field(default="default", min_length=1, description="the cell's name")
+    model: str | None = Field(default=None, description="model of the whole cell (required)")
+    block_size: BlockSize | None = Field(
+        default=None, description="tokens per KV-cache block in the whole cell (required)"
+    )
+    cell: str = Field(
+        default="default",
+        min_length=1,
+        description="name of the cell: all engines of one model that share an index",
+    )
     log: tuple[str, ...] = Field(
         default=(),
-        description="where events go, repeatable: grpc://H:P[,H:P...] (straight to indexers), "
-        f"{LOG_SERVER_URLS}",
+        description="URL of an event log to publish to (required); several logs get the same events: "
+        f"grpc://H:P[,H:P...] (directly to indexers), {LOG_SERVER_URLS}",
     )
-    role: Literal["", "prefill", "decode"] = ""
-    labels: dict[str, str] = Field(default_factory=dict[str, str])
-    engines: tuple[EngineSettings, ...] = ()
+    role: Literal["", "prefill", "decode"] = Field(
+        default="", description="role of the engine, if it does only one of the two (default: both)"
+    )
+    labels: dict[str, str] = Field(
+        default_factory=dict[str, str], description="labels of the engine, for routing policies"
+    )
+    engines: tuple[EngineSettings, ...] = Field(
+        default=(), description="engine ranks to follow, instead of --events and --worker-id"
+    )
     state_dir: Path | None = Field(
         default=None,
-        description="where the highest epoch used and the mirror are kept over restarts, two files "
-        "per engine rank; publishers may share it. Without it, a clock that was set back can open "
-        "an older epoch, and what the engine no longer replays is lost at a restart",
+        description="directory of the state that outlives a restart: per engine rank a file with the "
+        "highest epoch, and one with the mirror; publishers may share it. Without it, a clock that was "
+        "set back can begin an older epoch, and a restart loses the blocks that the engine does not "
+        "replay",
     )
     checkpoint_s: float = Field(
         default=30.0,
         ge=0,
-        description="between two writes of the mirror to --state-dir; 0: only at stop",
+        description="seconds between two writes of the mirror to --state-dir; 0: only at the end",
     )
     listen: HostPort = Field(
-        default=HostPort("127.0.0.1", 0), description="where Publisher RPC is served"
+        default=HostPort("127.0.0.1", 0),
+        description="address of the Publisher RPC, which indexers call for records that they lost; "
+        "port 0: any free port",
     )
     advertise: HostPort | None = Field(
-        default=None, description="where indexers reach --listen, if not there"
+        default=None, description="address at which indexers reach --listen (default: --listen)"
     )
-    heartbeat_s: float = Field(default=1.0, gt=0, le=60)
+    heartbeat_s: float = Field(
+        default=1.0, gt=0, le=60, description="seconds between two heartbeats"
+    )
     engine_gone_s: float = Field(
-        default=10.0, gt=0, description="without events' connection and HTTP for so long: gone"
+        default=10.0,
+        gt=0,
+        description="seconds after which an engine counts as gone, if neither its event connection "
+        "nor its HTTP works",
     )
-    flush_s: float = Field(default=0.003, ge=0, le=1, description="events wait so long for others")
-    mirror_blocks_max: int = Field(default=4_000_000, ge=1)
+    flush_s: float = Field(
+        default=0.003,
+        ge=0,
+        le=1,
+        description="seconds that an event may wait to share a record with later ones",
+    )
+    mirror_blocks_max: int = Field(
+        default=4_000_000,
+        ge=1,
+        description="blocks that the mirror of an engine rank may hold; further ones are refused "
+        "and counted",
+    )
     replay_bytes_max: int = Field(
         default=8 << 20,
         ge=0,
-        description="of each engine rank's newest records, kept for indexers that lost some",
+        description="bytes of each engine rank's newest records that are kept for indexers that "
+        "lost some",
     )
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
         if self.engines and (self.events is not None or self.worker_id is not None):
             raise ValueError(
-                "--events and --worker-id stand in each entry of engines:, if there is one"
+                "--events and --worker-id cannot be used with engines:, which names them in each entry"
             )
         return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
-    """One engine rank to follow, everything settled."""
+    """One engine rank to follow, with its entry and the top level combined."""
 
-    engine: Engine
+    engine: EngineName
     events: Endpoint
     replay: Endpoint | None
     engine_url: str | None
@@ -154,12 +195,12 @@ class EngineSpec:
 
     @property
     def direct_indexers(self) -> list[str]:
-        """Where records go with no log between: host:port each."""
+        """Addresses (host:port) of the indexers that get the records directly."""
         direct = [url.removeprefix("grpc://") for url in self.logs if url.startswith("grpc://")]
         return [address for url in direct for address in url.rstrip("/").split(",")]
 
     def open_writers(self) -> list[LogWriter]:
-        """Open every destination of this rank's records.
+        """Open every destination of this rank's records; nothing is connected yet.
 
         Raises:
             SettingsError: a URL that cannot be used.
@@ -176,47 +217,43 @@ def engine_specs(settings: PublisherSettings) -> list[EngineSpec]:
     Raises:
         SettingsError: something required is missing, or two entries are one worker.
     """
-    entries = settings.engines or (_sole_entry(settings),)
-    specs = [_spec(settings, entry) for entry in entries]
-    seen: set[Worker] = set()
+    specs = [_spec(settings, entry) for entry in settings.engines or (settings,)]
+    seen: set[WorkerKey] = set()
     for spec in specs:
         if spec.dp_rank is None:
-            continue  # as its events will say
-        worker = Worker(spec.worker_id, spec.dp_rank)
+            continue  # its events will name it
+        worker = WorkerKey(spec.worker_id, spec.dp_rank)
         if worker in seen:
             raise SettingsError(f"kvatlas publisher: engines: worker {worker} is listed twice")
         seen.add(worker)
     return specs
 
 
-def _sole_entry(settings: PublisherSettings) -> EngineSettings:
-    if settings.events is None or settings.worker_id is None:
-        own = {"--events": settings.events, "--worker-id": settings.worker_id}
-        raise _missing(own | _shared(settings))
-    return EngineSettings(
-        events=settings.events,
-        replay=settings.replay,
-        engine_url=settings.engine_url,
-        advertise_engine_url=settings.advertise_engine_url,
-        worker_id=settings.worker_id,
-        dp_rank=settings.dp_rank,
-        labels=settings.labels,
-    )
-
-
-def _spec(settings: PublisherSettings, entry: EngineSettings) -> EngineSpec:
+def _spec(settings: PublisherSettings, entry: EngineSettings | PublisherSettings) -> EngineSpec:
+    """Combine an entry with the top level, which is the entry if only flags are used."""
     model = entry.model or settings.model
     block_size = entry.block_size or settings.block_size
     logs = entry.log or settings.log
-    if not model or not block_size or not logs:
-        raise _missing({"--model": model, "--block-size": block_size, "--log": logs})
+    events, worker_id = entry.events, entry.worker_id
+    if events is None or worker_id is None or not model or not block_size or not logs:
+        required = {
+            "--events": events,
+            "--worker-id": worker_id,
+            "--model": model,
+            "--block-size": block_size,
+            "--log": logs,
+        }
+        missing = [flag for flag, value in required.items() if value in {None, "", ()}]
+        raise SettingsError(
+            "kvatlas publisher: " + "; ".join(f"{flag} is required" for flag in missing)
+        )
     return EngineSpec(
         engine=entry.engine or settings.engine,
-        events=entry.events,
+        events=events,
         replay=entry.replay,
         engine_url=entry.engine_url,
         advertised_url=entry.advertise_engine_url or entry.engine_url or "",
-        worker_id=entry.worker_id,
+        worker_id=worker_id,
         dp_rank=entry.dp_rank,
         model=model,
         block_size=block_size,
@@ -227,21 +264,6 @@ def _spec(settings: PublisherSettings, entry: EngineSettings) -> EngineSpec:
     )
 
 
-def _shared(settings: PublisherSettings) -> dict[str, object]:
-    """What every engine needs and may share with the others."""
-    return {
-        "--model": settings.model,
-        "--block-size": settings.block_size,
-        "--log": settings.log,
-    }
-
-
-def _missing(required: Mapping[str, object]) -> SettingsError:
-    """The error that names all that is required and not there, since one would be told at a time."""
-    gone = [flag for flag, value in required.items() if value in {None, "", ()}]
-    return SettingsError("kvatlas publisher: " + "; ".join(f"{flag} is required" for flag in gone))
-
-
 def new_instance_id() -> int:
-    """Return a random number that tells this process from any other publisher."""
+    """Return a random number that distinguishes this process from every other publisher."""
     return uuid.uuid4().int & (2**64 - 1)

@@ -1,16 +1,16 @@
-"""Keeps the replica's state on the disk: on an interval, and once more at the end."""
+"""Writes the replica's state to disk at an interval, and once more at the end."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 from kvatlas_chassis import TaskSet
-from kvatlas_indexer.snapshots import StateFiles
+from kvatlas_indexer.state.files import StateFiles
 from kvatlas_native import Cell
 
 
 @asynccontextmanager
-async def keeping(
+async def snapshot_loop(
     cell: Cell,
     files: StateFiles | None,
     tasks: TaskSet,
@@ -22,21 +22,20 @@ async def keeping(
     if files is None:
         yield
         return
-
-    async def keep() -> None:
-        while True:
-            await asyncio.sleep(interval_s)
-            # Shielded: a thread cannot be cancelled, and two must not write at a time.
-            await asyncio.shield(write())
-
     writing = asyncio.Lock()
 
     async def write() -> None:
         async with writing:
             await asyncio.to_thread(files.write, cell, unix_ms())
 
-    await asyncio.to_thread(files.try_out)
-    task = tasks.start(keep(), name="state files")
+    async def loop() -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            # Shielded, since a thread cannot be cancelled and two must not write at a time.
+            await asyncio.shield(write())
+
+    await asyncio.to_thread(files.check_writable)
+    task = tasks.start(loop(), name="state files")
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""What the engine says of itself over HTTP: load and capacity, block size, model.
+"""Reads an engine's HTTP pages: load and capacity, block size, model.
 
-The metrics page is read line by line for a handful of names; parsing all of a page of thousands of
-lines every second would cost more than the rest of this process.
+The metrics page is read line by line for a handful of names, because parsing its thousands of lines
+every second would cost more than the rest of this process.
 """
 
 import json
@@ -20,9 +20,9 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _TIMEOUT_S = 2.0
 _PAGE_BYTES_MAX = 16 << 20
 _VALUE_MAX = (1 << 53) - 1
-"""Of anything that is counted; what is above is a mistake of the page, and is not heard."""
+"""Larger values are errors of the page and are ignored."""
 _REQUESTS_MAX = (1 << 32) - 1
-"""A heartbeat has room for so many."""
+"""The largest number of requests that fits in a heartbeat."""
 
 _RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs")
 _WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs")
@@ -34,14 +34,14 @@ _WANTED = (*_RUNNING, *_WAITING, *_USAGE, _CONFIG, _TOKENS)
 
 @dataclass(frozen=True, slots=True)
 class Scrape:
-    """What one metrics page said."""
+    """The values of one metrics page."""
 
     load: Load | None
-    """None: the page has none of the names."""
+    """None: the page has none of the metrics."""
     capacity_blocks: int
-    """0: not said."""
+    """0: the page does not name it."""
     block_size: int | None
-    """None: not said."""
+    """None: the page does not name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,11 @@ class _Sample:
 def parse_metrics(page: str, *, dp_rank: int, block_size: int) -> Scrape:
     """Read a Prometheus page of vLLM or SGLang.
 
-    vLLM labels samples with `engine`, its data-parallel rank: ours count if there are any.
-    `block_size` turns SGLang's capacity in tokens into blocks.
+    Args:
+        page: its text.
+        dp_rank: vLLM labels samples with the rank, as `engine`. If some have this rank, only they
+            are used; else all are.
+        block_size: tokens a block; SGLang gives its capacity in tokens.
     """
     samples = list(_samples(page))
     ours = [each for each in samples if each.labels.get("engine") == str(dp_rank)] or samples
@@ -100,11 +103,11 @@ def _number(text: str | None) -> int:
 
 
 class EngineHttp:
-    """Asks one engine. None where the engine does not answer, or not with what was asked for."""
+    """One engine's HTTP. Methods return None if the engine does not answer as expected."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self.answers = False
-        """The last request got an answer, be it that there is no such page."""
+        """The last request was answered, possibly with an error status."""
         self._session = session
         self._url = url
 
@@ -123,7 +126,7 @@ class EngineHttp:
         try:
             return _base_models(body)
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-            return None  # whoever answers there lists no models as we know them
+            return None  # it is not the list of models of an OpenAI server
 
     async def _get(self, path: str) -> bytes | None:
         try:
@@ -148,10 +151,10 @@ def _base_models(body: bytes) -> list[str]:
 def check_agreement(
     scrape: Scrape | None, models: list[str] | None, *, model: str, block_size: int
 ) -> None:
-    """Compare what the engine says with what was configured.
+    """Compare the engine's model and block size with the configured ones.
 
     Raises:
-        SettingsError: they differ; the message names the value to use.
+        SettingsError: they differ; the text names the value to use.
     """
     if models and model not in models:
         raise SettingsError(

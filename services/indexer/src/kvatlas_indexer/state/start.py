@@ -1,7 +1,7 @@
-"""How a replica gets its first state: from its newest file, else from a peer, else from the log alone.
+"""Gives a replica its first state: from its newest file, else from a peer, else from the log alone.
 
-All of it happens before the first record is read, so what it gives can be as old as it likes: the
-log is read on from where that state had read it. Nothing here can keep a replica from starting.
+This happens before the first record is read. The state may be old, since the log is then read from
+the position of that state. No failure here keeps a replica from starting.
 """
 
 import asyncio
@@ -14,23 +14,23 @@ from enum import StrEnum
 from kvatlas_chassis import HostPort
 from kvatlas_events import LogPosition
 from kvatlas_indexer.rpc import Declined, Unreachable, dump_of
-from kvatlas_indexer.snapshots import StateFiles
+from kvatlas_indexer.state.files import StateFiles
 from kvatlas_native import Cell, Restore, Restored, RestoreRefused
 
 log = logging.getLogger(__name__)
 
 
 class Source(StrEnum):
-    """Where the first state came from."""
+    """The source of the first state."""
 
     FILE = "file"
     PEER = "peer"
     LOG = "log"
-    """The log alone."""
+    """Only the log."""
 
 
 class Start:
-    """One replica's start. `run` once; the rest may be read at any time."""
+    """The start of one replica. Call `run` once; the attributes may be read at any time."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class Start:
         self._patience_s = patience_s
         self._unix_ms = unix_ms
         self.source: Source | None = None
-        self.peers_passed_over: Counter[str] = Counter()
-        """Peers whose state could not be used, by why."""
+        self.peers_skipped: Counter[str] = Counter()
+        """Peers whose state could not be used, by reason."""
 
     async def run(self) -> Mapping[str, LogPosition]:
-        """Fill the empty cell as far as possible; return per transport where its log goes on."""
+        """Restore a state into the empty cell, if there is one; return by transport its log position."""
         restored = None
         self.source = Source.LOG
         if self._files is not None:
@@ -72,11 +72,11 @@ class Start:
             try:
                 restored = await self._from_peer(peer)
             except (Unreachable, TimeoutError) as error:
-                why, text = "unreachable", str(error) or "it does not answer"
+                reason, text = "unreachable", str(error) or "it does not answer"
             except Declined as error:
-                why, text = "declined", str(error)
+                reason, text = "declined", str(error)
             except RestoreRefused as refusal:
-                why, text = refusal.args
+                reason, text = refusal.args
             else:
                 self.source = Source.PEER
                 log.info(
@@ -86,8 +86,8 @@ class Start:
                     restored.memberships,
                 )
                 return restored
-            self.peers_passed_over[why] += 1
-            log.warning("the state of the peer %s is passed over, %s: %s", peer, why, text)
+            self.peers_skipped[reason] += 1
+            log.warning("the state of the peer %s is skipped, %s: %s", peer, reason, text)
         return None
 
     async def _from_peer(self, peer: HostPort) -> Restored:

@@ -1,9 +1,9 @@
-"""The files that a replica starts from: named by what they hold, whole or not there.
+"""The files that a replica starts from; each is complete or not there.
 
-A file is written under another name, seen on the disk, and only then takes its own:
-`state-<milliseconds since 1970>-<XXH3-64 of its bytes>.arrow`. So a crash, a full disk or a broken
-one costs the file under way and no other, and bytes that have changed since are found out before
-one of them is believed. The newest two are kept: the second is for when the newest cannot be read.
+A file is written under another name, synced, and then renamed to
+`state-<milliseconds since 1970>-<XXH3-64 of its bytes>.arrow`. So a crash, a full or a broken disk
+costs only the file being written, and changed bytes are detected before any of them is used. The
+newest two files are kept: the second is for the case that the newest cannot be read.
 """
 
 import logging
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kvatlas_native import Cell, Restore, Restored, RestoreRefused
 
-KEPT = 2
+FILES_KEPT = 2
 _NAME = re.compile(r"state-(?P<unix_ms>\d{13,})-(?P<checksum>[0-9a-f]{16})\.arrow")
 _PARTIAL = ".partial"
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StateFile:
-    """One file, as its name says."""
+    """One file, as its name describes it."""
 
     path: Path
     unix_ms: int
@@ -33,29 +33,29 @@ class StateFile:
 
 
 class StateFiles:
-    """One directory of state files; one replica's own.
+    """A directory of state files, which belongs to one replica.
 
-    Counts what went wrong and goes on: a replica is of use without them.
+    Failures are counted and logged, never raised: a replica works without files.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.written = 0
         self.failed = 0
-        self.refused: Counter[str] = Counter()
-        """Files that a start could not use, by why."""
+        self.unusable: Counter[str] = Counter()
+        """Files that a start could not use, by reason."""
         self.newest_unix_ms: int | None = None
-        """Of the newest file that this process has written or started from."""
+        """Time of the newest file that this process has written or started from."""
         self.newest_bytes = 0
 
     def newest_first(self) -> Sequence[StateFile]:
-        """List the files; none, and a count, if the directory cannot be read."""
+        """List the files; if the directory cannot be read, count that and return none."""
         try:
             names = [path.name for path in self.directory.iterdir()]
         except FileNotFoundError:
             return []
         except OSError as error:
-            self.refused["unreadable"] += 1
+            self.unusable["unreadable"] += 1
             log.warning("state files in %s cannot be listed: %s", self.directory, error.strerror)
             return []
         matches = (_NAME.fullmatch(name) for name in names)
@@ -69,11 +69,11 @@ class StateFiles:
         return sorted(files, key=lambda file: file.unix_ms, reverse=True)
 
     def restore(self, cell: Cell, unix_ms: Callable[[], int]) -> Restored | None:
-        """Give an empty cell the newest state that can be used; None if there is none.
+        """Restore the newest usable state into an empty cell; None: there is none.
 
         Args:
-            cell: it has no worker yet.
-            unix_ms: the wall clock; a large file takes its time.
+            cell: a cell without workers.
+            unix_ms: the wall clock, read after the file.
         """
         for file in self.newest_first():
             restore = Restore(cell)
@@ -81,9 +81,9 @@ class StateFiles:
                 restore.read_file(file.path, file.checksum)
                 restored = restore.finish(unix_ms())
             except RestoreRefused as refusal:
-                why, text = refusal.args
-                self.refused[why] += 1
-                log.warning("state file %s is passed over, it is %s: %s", file.path, why, text)
+                reason, text = refusal.args
+                self.unusable[reason] += 1
+                log.warning("state file %s is skipped, it is %s: %s", file.path, reason, text)
             else:
                 self.newest_unix_ms = file.unix_ms
                 log.info(
@@ -95,8 +95,8 @@ class StateFiles:
                 return restored
         return None
 
-    def try_out(self) -> bool:
-        """Say at the start that nothing can be kept here, and not minutes later. Blocks."""
+    def check_writable(self) -> bool:
+        """Report at the start, not minutes later, that files cannot be written here. Blocks."""
         partial = self._partial()
         try:
             self._prepare()
@@ -108,7 +108,7 @@ class StateFiles:
         return True
 
     def write(self, cell: Cell, unix_ms: int) -> bool:
-        """Write the cell's state now; false, and a count, if that failed. Blocks; any thread."""
+        """Write the cell's state; False: it failed and was counted. Blocks; any thread may call it."""
         partial = self._partial()
         try:
             self._prepare()
@@ -116,19 +116,19 @@ class StateFiles:
             number = self._next_number(unix_ms)
             final = self.directory / f"state-{number:013d}-{saved.checksum:016x}.arrow"
             partial.rename(final)
-            self._see_on_disk()
+            self._sync_directory()
         except OSError as error:
             self._on_failure(error)
             self._remove(partial)
             return False
         self.written += 1
         self.newest_unix_ms, self.newest_bytes = unix_ms, saved.bytes
-        for old in self.newest_first()[KEPT:]:
+        for old in self.newest_first()[FILES_KEPT:]:
             self._remove(old.path)
         return True
 
     def _next_number(self, unix_ms: int) -> int:
-        """Return the time for a name: after all others, also when the clock has been set back."""
+        """Return the time for a file's name: later than all others, even if the clock was set back."""
         newest = self.newest_first()[:1]
         return max([unix_ms, *(file.unix_ms + 1 for file in newest)])
 
@@ -141,14 +141,14 @@ class StateFiles:
 
     def _on_failure(self, error: OSError) -> None:
         self.failed += 1
-        log.warning("state cannot be kept in %s: %s", self.directory, error.strerror or error)
+        log.warning("state cannot be saved in %s: %s", self.directory, error.strerror or error)
 
     def _remove_partials(self) -> None:
-        """What a process that was killed has left behind."""
+        """Remove unfinished files of a killed process."""
         for path in self.directory.glob(f".state-*{_PARTIAL}"):
             self._remove(path)
 
-    def _see_on_disk(self) -> None:
+    def _sync_directory(self) -> None:
         directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(directory)

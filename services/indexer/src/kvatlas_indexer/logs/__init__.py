@@ -1,0 +1,1 @@
+"""The event logs that a replica reads."""
