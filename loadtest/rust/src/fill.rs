@@ -1,4 +1,4 @@
-//! Fill an indexer through `Ingest`, as publishers would, and keep its leases running.
+//! Fills an indexer through `Ingest`, as publishers do, and keeps its leases running.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,25 +13,25 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
+use crate::args::Failure;
 use crate::flags::Flags;
 use crate::fleet::Fleet;
 
-/// Requests on their way at once.
+/// Most requests without an answer.
 const WINDOW: usize = 8;
-/// Conversations of one record.
+/// Conversations in one record.
 const CONVERSATIONS_A_RECORD: u64 = 16;
 const HEARTBEAT: Duration = Duration::from_secs(1);
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// An open `Ingest` stream whose workers are filled.
 pub struct Filled {
     requests: mpsc::Sender<IngestRequest>,
     answers: Streaming<v1::IngestResponse>,
+    /// Each worker's header, and its last event id.
     headers: Vec<(Header, u64)>,
 }
 
-/// Store the whole fleet; returns when all of it is acknowledged.
+/// Stores the whole fleet; returns when all of it is acknowledged.
 ///
 /// # Errors
 /// The indexer cannot be reached, refuses a record, or needs a snapshot.
@@ -89,7 +89,7 @@ pub async fn fill(flags: &Flags, fleet: &Fleet) -> Result<Filled, Failure> {
 }
 
 impl Filled {
-    /// Send heartbeats for ever.
+    /// Sends heartbeats until an error.
     ///
     /// # Errors
     /// As [`fill`].

@@ -1,5 +1,5 @@
-//! Call `FindMatches` over plain HTTP/2, with as little client as possible: on a machine of few cores
-//! a general-purpose client would be what is measured.
+//! Calls `FindMatches` over plain HTTP/2 with a minimal client: on a machine with few cores a
+//! general-purpose client would dominate the measurement.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -12,24 +12,26 @@ use kvatlas_wire::v1::FindMatchesResponse;
 use prost::Message as _;
 use tokio::net::TcpStream;
 
+use crate::args::Failure;
 use crate::flags::Flags;
-use crate::fleet::{Fleet, Question};
+use crate::fleet::Fleet;
 use crate::latency::Latencies;
 
 const PREFIX_LEN: usize = 5;
 const WINDOW_BYTES: u32 = 16 << 20;
+/// Longest time of the calls before the measured ones.
+const WARMUP_MAX: Duration = Duration::from_secs(60);
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-
-/// What was measured.
+/// The result of a run.
+#[derive(Default)]
 pub struct Measured {
-    /// Of the calls that answered rightly.
+    /// Latencies of the calls with a right answer.
     pub latencies: Latencies,
-    /// Calls that failed or answered wrongly.
+    /// Number of calls that failed or had a wrong answer.
     pub errors: u64,
-    /// Why the first of them did.
+    /// The first of their errors.
     pub first_error: Option<String>,
-    /// From the first call to the last answer.
+    /// Time from the first call to the last answer.
     pub took: Duration,
 }
 
@@ -40,7 +42,7 @@ struct Load {
     depths: (u32, u32),
 }
 
-/// Run the calls that the flags ask for, on this thread.
+/// Runs the calls that the flags ask for, on this thread.
 ///
 /// # Errors
 /// A connection cannot be made. Failed calls are counted, not raised.
@@ -51,43 +53,48 @@ pub async fn run(flags: &Flags, fleet: &Fleet) -> Result<Measured, Failure> {
         connections.push(connect(&flags.address).await?);
     }
     let tasks = flags.connections * flags.concurrency;
-    let share = |total: u64| total.div_ceil(tasks as u64);
-    let callers = |calls: u64, until: Instant| {
-        (0..tasks)
-            .map(move |task| (task, share(calls), until))
-            .collect::<Vec<_>>()
+    let run = async |calls: u64, lasts| {
+        drive(
+            &load,
+            &connections,
+            tasks,
+            calls.div_ceil(tasks as u64),
+            lasts,
+        )
+        .await
     };
-    let far = Instant::now() + Duration::from_secs(60);
-    drive(&load, &connections, callers(flags.warmup, far)).await;
-    let until = Instant::now() + Duration::from_secs(flags.seconds);
+    run(flags.warmup, WARMUP_MAX).await;
     let calls = if flags.calls == 0 {
         u64::MAX
     } else {
         flags.calls
     };
-    Ok(drive(&load, &connections, callers(calls, until)).await)
+    Ok(run(calls, Duration::from_secs(flags.seconds)).await)
 }
 
+/// Runs the tasks, each for so many calls and so long at most; adds up their results.
 async fn drive(
     load: &Rc<Load>,
     connections: &[SendRequest<Bytes>],
-    callers: Vec<(usize, u64, Instant)>,
+    tasks: usize,
+    calls: u64,
+    lasts: Duration,
 ) -> Measured {
     let start = Instant::now();
     let local = tokio::task::LocalSet::new();
-    let tasks: Vec<_> = callers
-        .into_iter()
-        .map(|(task, calls, until)| {
+    let tasks: Vec<_> = (0..tasks)
+        .map(|task| {
             let sender = connections[task % connections.len()].clone();
-            local.spawn_local(call_until(Rc::clone(load), sender, task, calls, until))
+            local.spawn_local(call_until(
+                Rc::clone(load),
+                sender,
+                task,
+                calls,
+                start + lasts,
+            ))
         })
         .collect();
-    let mut all = Measured {
-        latencies: Latencies::new(),
-        errors: 0,
-        first_error: None,
-        took: Duration::ZERO,
-    };
+    let mut all = Measured::default();
     local
         .run_until(async {
             for task in tasks {
@@ -116,12 +123,7 @@ async fn call_until(
     calls: u64,
     until: Instant,
 ) -> Measured {
-    let mut mine = Measured {
-        latencies: Latencies::new(),
-        errors: 0,
-        first_error: None,
-        took: Duration::ZERO,
-    };
+    let mut mine = Measured::default();
     let mut now = Instant::now();
     // Tasks start apart, so that they do not ask the same question at the same time.
     let start = task as u64 * 97;
@@ -155,7 +157,7 @@ async fn connect(address: &str) -> Result<SendRequest<Bytes>, Failure> {
         .initial_connection_window_size(WINDOW_BYTES)
         .handshake(stream)
         .await?;
-    // Its failure shows in the calls that it carries.
+    // If it fails, so do its calls.
     tokio::spawn(connection);
     Ok(sender)
 }
@@ -172,15 +174,12 @@ impl Load {
             .header("content-type", "application/grpc")
             .header("te", "trailers")
             .body(())?;
-        let question = |number| {
-            let Question { framed, worker_id } = fleet.question(flags, number);
-            (Bytes::from(framed), worker_id)
-        };
+        let questions = (0..flags.queries as u64).map(|number| fleet.question(flags, number));
         let all = usize::try_from(flags.workers)?;
         let limit = flags.limit as usize;
         Ok(Self {
             request,
-            questions: (0..flags.queries as u64).map(question).collect(),
+            questions: questions.collect(),
             expected_rows: if limit == 0 { all } else { limit.min(all) },
             depths: (
                 u32::try_from(flags.depth)?,

@@ -1,17 +1,19 @@
-//! The synthetic fleet that an indexer is filled with, and the queries that it can answer.
+//! The synthetic fleet that an indexer is filled with, and queries whose answers are known.
 //!
-//! Everything follows from the seed, so that a run can ask about what an earlier run stored.
+//! Everything follows from the seed, so a run can query what an earlier run has stored.
 
-use kvatlas_hashing::sequence_step;
+use bytes::Bytes;
+use kvatlas_hashing::sequence_hashes_into;
 use kvatlas_wire::v1::FindMatchesRequest;
 use prost::Message as _;
 
 use crate::flags::Flags;
+use crate::index::engine::mix as splitmix;
 
 /// Prefixes that all workers share.
 pub const PREFIXES: u64 = 8;
 
-/// Chunk hashes of one conversation, shared prefix first.
+/// The conversations of all workers, made from the seed.
 pub struct Fleet {
     seed: u64,
     depth: usize,
@@ -20,16 +22,8 @@ pub struct Fleet {
     pub conversations: u64,
 }
 
-/// One encoded request in gRPC's framing, and what must come back.
-pub struct Question {
-    /// Prefix and message.
-    pub framed: Vec<u8>,
-    /// Who holds all of it.
-    pub worker_id: u64,
-}
-
 impl Fleet {
-    /// As the flags say.
+    /// The fleet that the flags describe.
     pub fn new(flags: &Flags) -> Self {
         let shared = flags.depth / 4;
         let room = flags.blocks - PREFIXES as usize * shared;
@@ -47,6 +41,7 @@ impl Fleet {
         self.shared
     }
 
+    /// Chunk hashes of one conversation, shared prefix first.
     fn chunks(&self, worker: u64, conversation: u64) -> Vec<u64> {
         let prefix = conversation % PREFIXES;
         let own = mix(self.seed ^ mix(worker << 32 | conversation));
@@ -64,20 +59,13 @@ impl Fleet {
 
     /// Sequence hashes of one conversation.
     pub fn sequence(&self, worker: u64, conversation: u64) -> Vec<u64> {
-        let mut parent = None;
-        let step = |chunk| {
-            let hash = parent.map_or(chunk, |parent| sequence_step(parent, chunk));
-            parent = Some(hash);
-            hash
-        };
-        self.chunks(worker, conversation)
-            .into_iter()
-            .map(step)
-            .collect()
+        let mut hashes = vec![0; self.depth];
+        sequence_hashes_into(&self.chunks(worker, conversation), &mut hashes);
+        hashes
     }
 
-    /// The `number`-th query.
-    pub fn question(&self, flags: &Flags, number: u64) -> Question {
+    /// The `number`-th query in gRPC's framing, and the worker that holds all of its blocks.
+    pub fn question(&self, flags: &Flags, number: u64) -> (Bytes, u64) {
         let draw = mix(self.seed.wrapping_mul(3) ^ number);
         let (worker, conversation) = (draw % flags.workers, (draw >> 32) % self.conversations);
         let mut request = FindMatchesRequest {
@@ -97,17 +85,11 @@ impl Fleet {
         // A request of a few thousand hashes has far less than 2^32 bytes.
         framed.extend_from_slice(&(message.len() as u32).to_be_bytes());
         framed.extend_from_slice(&message);
-        Question {
-            framed,
-            worker_id: worker,
-        }
+        (framed.into(), worker)
     }
 }
 
-/// SplitMix64's output function: neighbours become strangers.
+/// One step of SplitMix64.
 fn mix(value: u64) -> u64 {
-    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    splitmix(value.wrapping_add(0x9e37_79b9_7f4a_7c15))
 }

@@ -1,16 +1,16 @@
-//! Latencies, counted to within half a percent, in 32 KB however many there are.
+//! A histogram of latencies with an error of half a percent, in 32 KB for any number of them.
 //!
-//! Log-linear buckets: exact up to 255 ns, above that 128 to each doubling. Counting one touches a single
-//! word, so that a benchmark of microseconds may count from its hot loop.
+//! Its buckets are log-linear: exact up to 255 ns, then 128 per doubling. Counting a latency touches one
+//! word, so a benchmark of microseconds can count in its hot loop.
 
 use std::time::Duration;
 
-/// Buckets to each doubling, as a power of two.
+/// Buckets per doubling, as a power of two.
 const FINE_BITS: u32 = 7;
 const FINE: usize = 1 << FINE_BITS;
 const BUCKETS: usize = (64 - FINE_BITS as usize + 1) * FINE;
 
-/// How often latencies fell into each bucket.
+/// Number of latencies in each bucket.
 pub struct Latencies {
     counts: Vec<u32>,
     total: u64,
@@ -19,26 +19,21 @@ pub struct Latencies {
 
 impl Default for Latencies {
     fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Latencies {
-    /// None yet.
-    pub fn new() -> Self {
         Self {
             counts: vec![0; BUCKETS],
             total: 0,
             max_ns: 0,
         }
     }
+}
 
-    /// One more.
+impl Latencies {
+    /// Counts a latency.
     pub fn add(&mut self, took: Duration) {
         self.add_ns(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// One more, of so many ns.
+    /// Counts a latency in ns.
     #[inline]
     pub fn add_ns(&mut self, took_ns: u64) {
         self.counts[bucket(took_ns)] += 1;
@@ -46,7 +41,7 @@ impl Latencies {
         self.max_ns = self.max_ns.max(took_ns);
     }
 
-    /// All of another's.
+    /// Adds all latencies of another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
@@ -55,17 +50,17 @@ impl Latencies {
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 
-    /// How many.
+    /// Number of latencies.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The longest, in µs.
+    /// The longest latency, in µs.
     pub fn max_us(&self) -> f64 {
         self.max_ns as f64 / 1e3
     }
 
-    /// The latency that this share of all calls did not exceed, in µs: the middle of its bucket.
+    /// The latency that this share of all do not exceed, in µs: the middle of its bucket.
     pub fn quantile_us(&self, share: f64) -> f64 {
         let wanted = (share * self.total as f64).ceil() as u64;
         let mut seen = 0;
@@ -93,17 +88,23 @@ fn middle_ns(bucket: usize) -> f64 {
     first * width + (width - 1.0) / 2.0
 }
 
+/// The value in the middle; 0 if there is none.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn quantiles_are_within_half_a_percent_of_those_of_the_sorted_latencies() {
-        let mut latencies = Latencies::new();
+        let mut latencies = Latencies::default();
         for us in 1..=100 {
             latencies.add(Duration::from_micros(us));
         }
-        let mut more = Latencies::new();
+        let mut more = Latencies::default();
         more.add(Duration::from_secs(1));
         latencies.merge(&more);
         assert_eq!(latencies.total(), 101);
@@ -112,7 +113,7 @@ mod tests {
             assert!((told / us - 1.0).abs() < 0.005, "{told} for {us}");
         }
         assert!((latencies.max_us() - 1e6).abs() < 1e-9);
-        assert!(Latencies::new().quantile_us(0.5).abs() < 1e-9);
+        assert!(Latencies::default().quantile_us(0.5).abs() < 1e-9);
     }
 
     #[test]

@@ -1,104 +1,112 @@
 //! Native load generators for the benchmarks of kvatlas.
 //!
-//! 1. [`flags`] – the command line, and the help text that is its documentation
-//! 2. [`fleet`] – what the workers hold, and the questions that can be asked of it
-//! 3. [`fill`] – put it into an indexer through `Ingest`
-//! 4. [`find`] – ask, and check every answer
-//! 5. [`latency`] – what the answers took
+//! 1. [`flags`], [`args`] – the flags and the help text that documents them; reading of command lines
+//! 2. [`fleet`] – a synthetic fleet: the blocks of its workers, and queries with known answers
+//! 3. [`fill`] – puts the fleet into an indexer through `Ingest`
+//! 4. [`find`] – calls `FindMatches` and checks every answer
+//! 5. [`latency`] – a histogram of latencies, and medians
 //!
-//! [`hashing`] and [`index`] are apart from these: they load nothing but this process.
+//! [`hashing`] and [`index`] need no indexer: they measure within this process. [`http`] is load for the
+//! frontend and its peers, and the engines behind them.
 
+mod allocator;
+mod args;
 mod fill;
 mod find;
 mod flags;
 mod fleet;
 mod hashing;
+mod http;
 mod index;
 mod latency;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
+use args::{Args, CommandError, Failure};
 use find::Measured;
 use flags::{Flags, HELP};
 use fleet::Fleet;
-use kvatlas_baselines::counting::Counting;
+use http::command as http_command;
+use index::{micro_command, play_command, stream_command};
+use serde_json::json;
 
-/// Counts bytes in use for the index benchmark; two adds to a word per allocation.
-#[global_allocator]
-static COUNTING: Counting = Counting::new();
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+/// Most characters of an error in a line of JSON.
+const ERROR_CHARACTERS_MAX: usize = 500;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    if words.is_empty() || words.iter().any(|word| word == "--help") {
-        print!("{HELP}");
-        return ExitCode::SUCCESS;
-    }
-    if words[0] == "hashing" {
-        return hashing_bench(&words[1..]);
-    }
-    if let Some(exit) = index::command(&words[0], &words[1..], &COUNTING) {
-        return exit;
-    }
-    let flags = match Flags::read(&words[1..]) {
-        Ok(flags) => flags,
-        Err(problem) => {
-            eprintln!("kvatlas-loadgen: {problem}");
-            return ExitCode::from(2);
-        }
+    let name = words.first().map_or("--help", String::as_str);
+    let done = if words.is_empty() || words.iter().any(|word| word == "--help") {
+        println!("{}", help(name).trim_end());
+        Ok(())
+    } else {
+        run(name, &words[1..])
     };
-    let result = match words[0].as_str() {
-        "find-matches" => block_on(find_matches(&flags)),
-        "fill" => block_on(fill_and_hold(&flags)),
-        other => {
-            eprintln!("kvatlas-loadgen: {other:?} is no subcommand; --help lists them");
-            return ExitCode::from(2);
-        }
+    let (problem, exit) = match done {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(CommandError::Usage(problem)) => (problem, ExitCode::from(2)),
+        Err(CommandError::Failed(problem)) => (problem, ExitCode::FAILURE),
     };
-    match result {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("kvatlas-loadgen: {error}");
-            ExitCode::FAILURE
-        }
+    eprintln!("kvatlas-loadgen {name}: {problem}");
+    exit
+}
+
+fn help(name: &str) -> &'static str {
+    match name {
+        "index-stream" => stream_command::HELP,
+        "index-play" => play_command::HELP,
+        "index-micro" => micro_command::HELP,
+        "http-engines" => http_command::ENGINES_HELP,
+        "http-load" => http_command::LOAD_HELP,
+        _ => HELP,
     }
 }
 
-fn hashing_bench(words: &[String]) -> ExitCode {
-    let rounds = match words {
-        [] => Some(200),
-        [flag, rounds] if flag == "--rounds" => rounds.parse().ok(),
-        _ => None,
-    };
-    let Some(rounds) = rounds else {
-        eprintln!("kvatlas-loadgen: hashing takes --rounds N and nothing else");
-        return ExitCode::from(2);
-    };
-    println!("{}", hashing::measure(rounds));
-    ExitCode::SUCCESS
+/// Runs a subcommand, which prints its figures as JSON.
+fn run(name: &str, words: &[String]) -> Result<(), CommandError> {
+    match name {
+        "find-matches" => return block_on(find_matches(&Flags::read(words)?)),
+        "fill" => return block_on(fill_and_hold(&Flags::read(words)?)),
+        "hashing" => {
+            let mut args = Args::read(words, &[])?;
+            let rounds = args.positive("rounds", 200)?;
+            args.done()?;
+            println!("{}", hashing::measure(rounds));
+        }
+        "index-stream" => println!("{}", stream_command::run(words)?),
+        "index-play" => println!("{}", play_command::run(words)?),
+        "index-micro" => println!("{}", micro_command::run(words)?),
+        "index-designs" => println!("{}", play_command::designs(words)?),
+        "http-engines" => http_command::engines(words)?,
+        "http-load" => println!("{}", http_command::load(words)?),
+        _ => {
+            return Err(CommandError::Usage(
+                "no such subcommand; --help lists them".into(),
+            ));
+        }
+    }
+    Ok(())
 }
 
-fn block_on(work: impl Future<Output = Result<bool, Failure>>) -> Result<bool, Failure> {
-    tokio::runtime::Builder::new_current_thread()
+fn block_on(work: impl Future<Output = Result<(), Failure>>) -> Result<(), CommandError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()?
-        .block_on(work)
+        .build();
+    let runtime = runtime.map_err(Failure::from)?;
+    Ok(runtime.block_on(work)?)
 }
 
-async fn fill_and_hold(flags: &Flags) -> Result<bool, Failure> {
+async fn fill_and_hold(flags: &Flags) -> Result<(), Failure> {
     let filled = fill::fill(flags, &Fleet::new(flags)).await?;
     println!("{{\"filled\": true}}");
     let bound = Duration::from_secs(flags.seconds);
-    match tokio::time::timeout(bound, filled.hold()).await {
-        Ok(failed) => failed.map(|()| true),
-        Err(_) => Ok(true),
-    }
+    tokio::time::timeout(bound, filled.hold())
+        .await
+        .unwrap_or(Ok(()))
 }
 
-async fn find_matches(flags: &Flags) -> Result<bool, Failure> {
+async fn find_matches(flags: &Flags) -> Result<(), Failure> {
     let fleet = Fleet::new(flags);
     let held = if flags.fill {
         Some(tokio::spawn(fill::fill(flags, &fleet).await?.hold()))
@@ -109,48 +117,32 @@ async fn find_matches(flags: &Flags) -> Result<bool, Failure> {
     if let Some(held) = held {
         held.abort();
     }
-    print(flags, &measured);
-    Ok(measured.errors == 0)
-}
-
-fn print(flags: &Flags, measured: &Measured) {
-    let Measured {
-        latencies,
-        errors,
-        first_error,
-        took,
-    } = measured;
-    let seconds = took.as_secs_f64();
-    println!(
-        "{{\"calls\": {}, \"seconds\": {seconds:.3}, \"calls_per_s\": {:.1}, \"p50_us\": {:.1}, \"p90_us\": {:.1}, \
-         \"p99_us\": {:.1}, \"max_us\": {:.1}, \"errors\": {errors}, \"first_error\": {}, \"workers\": {}, \
-         \"blocks\": {}, \"depth\": {}, \"connections\": {}, \"concurrency\": {}, \"hashes\": \"{}\", \"limit\": {}}}",
-        latencies.total(),
-        latencies.total() as f64 / seconds,
-        latencies.quantile_us(0.5),
-        latencies.quantile_us(0.9),
-        latencies.quantile_us(0.99),
-        latencies.max_us(),
-        first_error.as_deref().map_or("null".to_owned(), json_text),
-        flags.workers,
-        flags.blocks,
-        flags.depth,
-        flags.connections,
-        flags.concurrency,
-        if flags.chunks { "chunk" } else { "sequence" },
-        flags.limit,
-    );
-}
-
-fn json_text(text: &str) -> String {
-    let mut out = String::from("\"");
-    for symbol in text.chars().take(500) {
-        match symbol {
-            '"' | '\\' => out.extend(['\\', symbol]),
-            symbol if symbol.is_control() => out.push(' '),
-            symbol => out.push(symbol),
-        }
+    println!("{}", report(flags, &measured));
+    match measured.errors {
+        0 => Ok(()),
+        errors => Err(format!("{errors} calls failed").into()),
     }
-    out.push('"');
-    out
+}
+
+fn report(flags: &Flags, measured: &Measured) -> serde_json::Value {
+    let (latencies, seconds) = (&measured.latencies, measured.took.as_secs_f64());
+    let error = measured.first_error.as_deref();
+    json!({
+        "calls": latencies.total(),
+        "seconds": seconds,
+        "calls_per_s": latencies.total() as f64 / seconds,
+        "p50_us": latencies.quantile_us(0.5),
+        "p90_us": latencies.quantile_us(0.9),
+        "p99_us": latencies.quantile_us(0.99),
+        "max_us": latencies.max_us(),
+        "errors": measured.errors,
+        "first_error": error.map(|text| text.chars().take(ERROR_CHARACTERS_MAX).collect::<String>()),
+        "workers": flags.workers,
+        "blocks": flags.blocks,
+        "depth": flags.depth,
+        "connections": flags.connections,
+        "concurrency": flags.concurrency,
+        "hashes": if flags.chunks { "chunk" } else { "sequence" },
+        "limit": flags.limit,
+    })
 }

@@ -1,8 +1,8 @@
-"""When each request of a trace is sent: steps made smooth, then time compressed.
+"""Computes the time at which each request of a trace is sent.
 
-Published traces often count arrivals in steps of seconds, so that dozens of requests share one
+Published traces often record arrivals in steps of seconds, so that dozens of requests share one
 timestamp. Sent that way, open loop, they would measure the step and not the router. So the requests
-of one step are spread evenly over the time to the next.
+of one step are spread evenly over the time to the next; then all times are compressed.
 """
 
 import random
@@ -43,11 +43,11 @@ def smooth_arrivals(timestamps_ms: Sequence[float], *, rng: random.Random) -> li
 
 
 def compress(arrivals_ms: Sequence[float], *, speedup: float) -> list[float]:
-    """Play `speedup` times as fast: seconds from the start of the run."""
+    """Arrivals `speedup` times as fast, in seconds from the start of the run."""
     return [arrival / 1_000 / speedup for arrival in arrivals_ms]
 
 
 def speedup_for(arrivals_ms: Sequence[float], *, rate: float) -> float:
-    """The compression at which `rate` requests a second are sent, on the mean."""
+    """The speed-up at which `rate` requests per second are sent on average."""
     recorded_s = arrivals_ms[-1] / 1_000 if arrivals_ms else 0.0
     return recorded_s * rate / len(arrivals_ms) if recorded_s > 0 else 1.0

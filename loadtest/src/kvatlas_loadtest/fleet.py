@@ -1,22 +1,23 @@
-"""One whole cell on loopback: a log, engines with a publisher each, indexers, frontends.
+"""A complete cell on loopback: a log, engines with a publisher each, indexers, frontends.
 
-Everything is a process of its own, started as a user would start it, on ports that the system
-picks. A fleet starts empty and is not used twice: what one policy left in caches and index must not
-help the next.
+Each is a process of its own, started as a user would start it, on ports that the system picks. A
+fleet starts empty and serves one policy: contents of caches and index must not help the next one.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
+from prometheus_client.samples import Sample
 
-from kvatlas_events.embedded import EmbeddedServerError, EmbeddedValkey
-from kvatlas_loadtest.codec import replica
-from kvatlas_loadtest.prometheus import Sample, parse, total
+from kvatlas_loadtest.indexer_rpc import replica
+from kvatlas_loadtest.prometheus import parse, total
 from kvatlas_loadtest.supervisor import Command, FleetError, Process, Supervisor, kvatlas
+from kvatlas_testing.child_process import EmbeddedServerError
+from kvatlas_testing.valkey import EmbeddedValkey
 
 CELL = "demo"
 _ANY = "127.0.0.1:0"
@@ -25,13 +26,13 @@ _SETTLE_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class FleetShape:
-    """What to start.
+    """The processes to start.
 
     Attributes:
-        blocks: an engine's cache, in blocks.
-        prefill_token_us: what a real engine takes for a token that is not cached.
-        engine_speedup: how much faster than that a mock engine computes.
-        policy: a frontend's policy, by name or file.
+        blocks: size of an engine's cache, in blocks.
+        prefill_token_us: time that a real engine takes for an uncached token.
+        engine_speedup: factor by which a mock engine is faster than that.
+        policy: the frontends' policy, by name or file.
     """
 
     model: str
@@ -48,7 +49,7 @@ class FleetShape:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Processes that are up, ready, and know one another."""
+    """A running fleet whose processes are ready and know one another."""
 
     shape: FleetShape
     supervisor: Supervisor
@@ -57,20 +58,20 @@ class Fleet:
     frontends: Sequence[Process]
 
     async def engine_metrics(self) -> list[Sample]:
-        """What all engines say of themselves."""
-        return await _metrics([engine.address() for engine in self.engines])
+        """The samples of all engines' metrics pages."""
+        return await read_metrics([engine.address() for engine in self.engines])
 
     async def frontend_metrics(self) -> list[Sample]:
-        """What all frontends say of themselves."""
-        return await _metrics([frontend.address("admin") for frontend in self.frontends])
+        """The samples of all frontends' metrics pages."""
+        return await read_metrics([frontend.address("admin") for frontend in self.frontends])
 
 
 @asynccontextmanager
 async def running_fleet(shape: FleetShape, logs: Path) -> AsyncGenerator[Fleet]:
-    """A fleet, for as long as the context lasts; no process of it lasts longer.
+    """A fleet for as long as the context lasts; none of its processes lives longer.
 
     Raises:
-        FleetError: something did not start.
+        FleetError: a process did not start.
     """
     async with _embedded_log() as log_url, Supervisor(logs) as supervisor:
         cell = ("--cell", CELL, "--model", shape.model, "--block-size", str(shape.block_size))
@@ -116,13 +117,13 @@ async def running_fleet(shape: FleetShape, logs: Path) -> AsyncGenerator[Fleet]:
             ]
         )
         fleet = Fleet(shape, supervisor, engines, indexers, second[shape.engines :])
-        await _wait_until_whole(fleet)
+        await _complete(lambda: _missing(fleet))
         yield fleet
 
 
 @asynccontextmanager
 async def _embedded_log() -> AsyncGenerator[str]:
-    """The URL of a Valkey of our own, which ends after everything that uses it."""
+    """The URL of an embedded Valkey, which is stopped after the processes that use it."""
     try:
         async with EmbeddedValkey() as server:
             yield server.url
@@ -142,22 +143,8 @@ def _engine(number: int, shape: FleetShape) -> Command:
     )
 
 
-async def _wait_until_whole(fleet: Fleet) -> None:
-    """Every indexer matches every engine, and every frontend knows them all.
-
-    Raises:
-        FleetError: that did not come about in time.
-    """
-    missing = ""
-    try:
-        async with asyncio.timeout(_SETTLE_TIMEOUT_S):
-            while missing := await _missing(fleet):  # noqa: ASYNC110 - other processes' state
-                await asyncio.sleep(0.1)
-    except TimeoutError:
-        raise FleetError(f"the fleet did not come together: {missing}") from None
-
-
 async def _missing(fleet: Fleet) -> str:
+    """Return which replica or frontend does not know all engines yet; empty: none."""
     wanted = fleet.shape.engines
     for indexer in fleet.indexers:
         async with replica(indexer.address()) as connection:
@@ -166,9 +153,8 @@ async def _missing(fleet: Fleet) -> str:
         if not status.ready or live != wanted:
             return f"{indexer.name} matches {live} of {wanted} workers"
     for frontend in fleet.frontends:
-        live = await _live_workers(frontend)
-        if live != wanted:
-            return f"{frontend.name} knows {live} of {wanted} workers"
+        if missing := await _missing_at(frontend, wanted):
+            return missing
     return ""
 
 
@@ -176,22 +162,34 @@ async def frontend_knows(frontend: Process, workers: int) -> None:
     """Wait until a frontend can route to that many workers.
 
     Raises:
-        FleetError: it does not come to know them.
+        FleetError: it does not know them in time.
     """
+    await _complete(lambda: _missing_at(frontend, workers))
+
+
+async def _complete(missing: Callable[[], Awaitable[str]]) -> None:
+    """Poll until nothing is missing.
+
+    Raises:
+        FleetError: something was missing for too long.
+    """
+    last = ""
     try:
         async with asyncio.timeout(_SETTLE_TIMEOUT_S):
-            while await _live_workers(frontend) != workers:  # noqa: ASYNC110 - another process's
-                await asyncio.sleep(0.05)
+            while last := await missing():  # noqa: ASYNC110 - other processes' state
+                await asyncio.sleep(0.1)
     except TimeoutError:
-        raise FleetError(f"{frontend.name} does not know the {workers} workers") from None
+        raise FleetError(f"the fleet did not come together: {last}") from None
 
 
-async def _live_workers(frontend: Process) -> int:
-    samples = await _metrics([frontend.address("admin")])
-    return int(total(samples, "kvatlas_frontend_workers", state="live"))
+async def _missing_at(frontend: Process, wanted: int) -> str:
+    samples = await read_metrics([frontend.address("admin")])
+    live = int(total(samples, "kvatlas_frontend_workers", state="live"))
+    return "" if live == wanted else f"{frontend.name} knows {live} of {wanted} workers"
 
 
-async def _metrics(addresses: Sequence[str]) -> list[Sample]:
+async def read_metrics(addresses: Sequence[str]) -> list[Sample]:
+    """The samples of all these metrics pages."""
     samples: list[Sample] = []
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
         for address in addresses:

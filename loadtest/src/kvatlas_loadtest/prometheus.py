@@ -1,35 +1,19 @@
-"""Reads what a process says on `/metrics`: sums of counters, quantiles of histograms."""
+"""Reads a process's `/metrics` page: sums of counters, quantiles of histograms."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One line of a metrics page."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 
 def parse(page: str) -> list[Sample]:
-    """All samples of a page in the text format; comments are left out."""
-    samples: list[Sample] = []
-    for line in page.splitlines():
-        match = _SAMPLE.match(line)
-        if match:
-            name, labels, value = match.groups()
-            samples.append(Sample(name, dict(_LABEL.findall(labels or "")), float(value)))
-    return samples
+    """All samples of a page in the text format."""
+    return [sample for family in text_string_to_metric_families(page) for sample in family.samples]
 
 
 def total(samples: Sequence[Sample], name: str, **labels: str) -> float:
-    """The sum over all samples of that name that have these labels; 0 if there are none."""
+    """The sum over all samples with that name and these labels; 0 if there are none."""
     return sum(s.value for s in samples if s.name == name and labels.items() <= s.labels.items())
 
 
@@ -38,8 +22,8 @@ class Histogram:
     """Observations by bucket, added up over labels and pages.
 
     Attributes:
-        bounds: upper bounds, rising, the last one infinite.
-        counts: observations at or below each bound.
+        bounds: upper bounds in ascending order, the last one infinite.
+        counts: number of observations at or below each bound.
     """
 
     bounds: tuple[float, ...]
@@ -47,7 +31,7 @@ class Histogram:
 
     @classmethod
     def read(cls, samples: Sequence[Sample], name: str, **labels: str) -> "Histogram":
-        """Add up every series of the histogram `name` that has these labels."""
+        """Add up all series of the histogram `name` with these labels."""
         by_bound: dict[float, float] = {}
         for sample in samples:
             if sample.name == f"{name}_bucket" and labels.items() <= sample.labels.items():
@@ -57,9 +41,9 @@ class Histogram:
         return cls(bounds, tuple(by_bound[bound] for bound in bounds))
 
     def quantile(self, share: float) -> float | None:
-        """Where `share` of the observations lie below, interpolated within its bucket.
+        """The value below which `share` of the observations lie, interpolated within its bucket.
 
-        None: nothing was observed. Beyond the last finite bound: that bound.
+        None: there are no observations. A value beyond the last finite bound is that bound.
         """
         observed = self.counts[-1] if self.counts else 0.0
         if observed == 0:

@@ -1,8 +1,8 @@
-"""Prompts for a trace that holds no text: token ids made from its hash ids by a seed.
+"""Makes prompts for a trace without text: token ids from its hash ids and a seed.
 
-Every id becomes the same tokens wherever it stands, so that two prompts share exactly the prefix
-that the trace says they share. To play long prompts on few cores, an id can stand for fewer tokens
-than in the trace: all lengths shrink alike, the sharing stays.
+Each hash id always becomes the same tokens, so two prompts share exactly the prefix that they share
+in the trace. To play long prompts on few cores, an id can stand for fewer tokens than in the trace:
+all lengths shrink by the same factor, and the sharing stays.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kvatlas_loadtest.trace import TOKENS_PER_ID, TraceRow
 
 VOCABULARY = (1_000, 33_000)
-"""First token id, and one past the last: inside any current model's, clear of special tokens."""
+"""First token id, and one past the last: within every current vocabulary, without special tokens."""
 
 _GOLDEN = np.uint64(0x9E37_79B9_7F4A_7C15)
 _MIX_1 = np.uint64(0xBF58_476D_1CE4_E5B9)
@@ -21,10 +21,10 @@ _MIX_2 = np.uint64(0x94D0_49BB_1331_11EB)
 
 
 def prompt_tokens(row: TraceRow, *, tokens_per_id: int, seed: int) -> NDArray[np.uint32]:
-    """The prompt of a request, `tokens_per_id` tokens for every full id.
+    """The prompt of a request, with `tokens_per_id` tokens for every full id.
 
     The last id gives its share of tokens, rounded up, so that no prompt is empty. Tokens are
-    SplitMix64 of (seed, id, position): a prompt of 100,000 tokens costs a millisecond.
+    SplitMix64 of (seed, id, position). A prompt of 100,000 tokens takes a millisecond.
     """
     ids = np.array(row.hash_ids, dtype=np.uint64)
     positions = np.arange(tokens_per_id, dtype=np.uint64)
@@ -37,7 +37,7 @@ def prompt_tokens(row: TraceRow, *, tokens_per_id: int, seed: int) -> NDArray[np
 
 
 def scaled_length(row: TraceRow, *, tokens_per_id: int) -> int:
-    """Tokens of the request's prompt when an id stands for `tokens_per_id` tokens."""
+    """Length of the request's prompt if an id stands for `tokens_per_id` tokens."""
     ids_full, rest = divmod(row.input_tokens, TOKENS_PER_ID)
     return ids_full * tokens_per_id + -(-rest * tokens_per_id // TOKENS_PER_ID)
 
@@ -45,7 +45,7 @@ def scaled_length(row: TraceRow, *, tokens_per_id: int) -> int:
 def tokens_per_id_for(rows: Sequence[TraceRow], *, block_size: int, prompt_tokens_mean: int) -> int:
     """The largest power-of-two share of an id whose mean prompt is at most `prompt_tokens_mean`.
 
-    Never less than a block per id while ids are that long: the trace's sharing would blur.
+    Never less than a block per id, because then prompts would share less than in the trace.
     """
     tokens_per_id = TOKENS_PER_ID
     while tokens_per_id // 2 >= block_size:

@@ -1,4 +1,4 @@
-"""Reads a streamed OpenAI answer, piece by piece as the network delivers it."""
+"""Reads a streamed OpenAI answer from the pieces that the network delivers."""
 
 import json
 from collections.abc import Iterator
@@ -6,13 +6,13 @@ from typing import Any, cast
 
 
 class SseError(ValueError):
-    """The stream holds an event that is no JSON object."""
+    """An event of the stream is no JSON object."""
 
 
 class SseReader:
-    """Cuts bytes into events. One reader per answer.
+    """Splits bytes into events. Each answer needs its own reader.
 
-    `done` turns true with the closing `[DONE]`.
+    `done` is true after the closing `[DONE]`.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class SseReader:
         self.done = False
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """The events that are complete with `data`; keeps what is not.
+        """Add `data`; return the events that are now complete, and keep the rest.
 
         Raises:
             SseError: an event is no JSON object.
@@ -47,7 +47,7 @@ def _object(payload: bytes) -> dict[str, Any]:
 
 
 def cached_tokens(event: dict[str, Any]) -> int | None:
-    """The engine's own count of prompt tokens it had in its cache; None: the event has none."""
+    """The engine's own count of cached prompt tokens; None: the event has no usage."""
     usage = event.get("usage")
     if not isinstance(usage, dict):
         return None

@@ -1,10 +1,9 @@
-"""Starts the processes of a fleet, and lets none of them outlive it.
+"""Starts the processes of a fleet and ends them with it.
 
-Three nets, since a demo that leaves engines behind spoils the next one. On every way out of the
-`async with` block, processes are ended in reverse order of their start: SIGTERM, then SIGKILL after
-a grace period. Each one lives in a session of its own, so that Ctrl-C in a terminal reaches only
-its starter, which ends it in order. And each one asks the kernel to be killed when its starter dies
-without a chance to do any of this.
+A process that survives its demo would disturb the next one, so three mechanisms end it. At the end
+of the `async with` block, processes are stopped in reverse order of their start: SIGTERM, then
+SIGKILL after a grace period. Each has a session of its own, so that Ctrl-C in a terminal reaches
+only its starter, which ends it in order. And the kernel kills it when its starter dies.
 """
 
 import asyncio
@@ -27,11 +26,11 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class FleetError(Exception):
-    """A process did not start or did not last; the message names it and its last words."""
+    """A process did not start, or ended; the message has its name and the end of its log."""
 
 
 ReadyLine = Callable[[bytes], Mapping[str, Any] | None]
-"""What a line of stdout says of readiness; None: it is another line."""
+"""Parses a line of stdout: the facts of the ready line; None: it is another line."""
 
 
 def json_ready_line(line: bytes) -> Mapping[str, Any] | None:
@@ -51,25 +50,25 @@ class Command:
     """A process to start.
 
     Attributes:
-        name: for its log and for errors.
-        words: a program and its arguments.
-        ready: tells the line that says it is ready from others.
-        cores: the processor cores it may use; empty: all.
+        name: used for its log and in errors.
+        argv: the program and its arguments.
+        ready: recognizes its ready line.
+        cores: the processor cores that it may use; empty: all.
     """
 
     name: str
-    words: Sequence[str]
+    argv: Sequence[str]
     ready: ReadyLine = json_ready_line
     cores: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that is up.
+    """A running process.
 
     Attributes:
-        ready: what its ready line said.
-        log: the file that its stderr goes to.
+        ready: the facts in its ready line.
+        log: the file with its stderr.
     """
 
     name: str
@@ -80,14 +79,14 @@ class Process:
 
     @property
     def exit_status(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
+        """Its exit status; None: it runs; negative: the signal that ended it."""
         return self._handle.returncode
 
     def address(self, key: str = "listen") -> str:
-        """An address that the ready line gave.
+        """An address from the ready line.
 
         Raises:
-            FleetError: it gave no such one.
+            FleetError: the line has no such key.
         """
         value = self.ready.get(key)
         if not isinstance(value, str):
@@ -95,19 +94,19 @@ class Process:
         return value
 
     def kill(self) -> None:
-        """SIGKILL, as a fault to live with."""
+        """Send SIGKILL, as an injected fault."""
         with contextlib.suppress(ProcessLookupError):
             self._handle.kill()
 
 
 def kvatlas(name: str, *words: str, cores: frozenset[int] = frozenset()) -> Command:
-    """A command of this installation's own `kvatlas`."""
+    """A `kvatlas` command of this installation."""
     program = "from kvatlas_cli import main; raise SystemExit(main())"
     return Command(name, (sys.executable, "-c", program, *words), cores=cores)
 
 
 class Supervisor:
-    """Owns the processes it started, as an asynchronous context manager."""
+    """Owns the processes that it starts; an asynchronous context manager."""
 
     def __init__(self, logs: Path, *, ready_timeout_s: float = 60.0, grace_s: float = 3.0) -> None:
         self._logs = logs
@@ -129,20 +128,19 @@ class Supervisor:
         await self.stop()
 
     async def start(self, commands: Sequence[Command]) -> list[Process]:
-        """Start processes at once, and wait until each has said that it is ready.
+        """Start processes together, and wait until all are ready.
 
-        They are ended together, before those that were started earlier.
+        They are stopped together, before those that were started earlier.
 
         Raises:
-            FleetError: one ended, or said nothing within the timeout. Those that did start stay up
-                until `stop`.
+            FleetError: one ended, or was not ready within the timeout. The others run until `stop`.
         """
         batch: list[tuple[str, asyncio.subprocess.Process]] = []
         self._batches.append(batch)
         return await gather_or_cancel([self._start_one(command, batch) for command in commands])
 
     async def output(self, command: Command, *, timeout_s: float) -> bytes:
-        """Run a process to its end, and return what it printed.
+        """Run a process to its end and return its stdout.
 
         Raises:
             FleetError: it failed, or did not end in time.
@@ -157,9 +155,9 @@ class Supervisor:
         except TimeoutError:
             raise FleetError(f"{command.name} did not end within {timeout_s:.0f} s") from None
         if handle.returncode != 0:
-            said = printed.decode(errors="replace").strip()[-300:]
+            end = printed.decode(errors="replace").strip()[-300:]
             raise FleetError(
-                f"{command.name} ended with status {handle.returncode} {said}" + _last_words(log)
+                f"{command.name} ended with status {handle.returncode} {end}" + _log_tail(log)
             )
         batch.clear()
         return printed
@@ -168,7 +166,7 @@ class Supervisor:
         log = self._logs / f"{command.name}.log"
         with log.open("ab") as stderr:
             handle = await asyncio.create_subprocess_exec(
-                *command.words,
+                *command.argv,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=stderr,
@@ -188,18 +186,18 @@ class Supervisor:
         except TimeoutError:
             raise FleetError(
                 f"{command.name} was not ready within {self._ready_timeout_s:.0f} s"
-                + _last_words(log)
+                + _log_tail(log)
             ) from None
         if ready is None:
             status = await handle.wait()
             raise FleetError(
-                f"{command.name} ended with status {status} before it was ready" + _last_words(log)
+                f"{command.name} ended with status {status} before it was ready" + _log_tail(log)
             )
         self._drains.append(asyncio.create_task(_drain(handle)))
         return Process(command.name, handle.pid, ready, log, handle)
 
     def ended(self) -> list[str]:
-        """Names of processes that are no longer up, though nobody stopped them."""
+        """Names of the processes that have ended unexpectedly."""
         return [
             name
             for batch in self._batches
@@ -208,7 +206,7 @@ class Supervisor:
         ]
 
     async def stop(self) -> None:
-        """End all processes, the last batch first. Safe to call again."""
+        """Stop all processes, the last batch first. May be called again."""
         while self._batches:
             batch = self._batches[-1]
             await asyncio.gather(*(self._end(handle) for _, handle in batch))
@@ -217,14 +215,17 @@ class Supervisor:
         self._drains.clear()
 
     async def _end(self, handle: asyncio.subprocess.Process) -> None:
-        for end in (handle.terminate, handle.kill):
-            if handle.returncode is not None:
-                return
+        if handle.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            handle.terminate()
+        try:
+            async with asyncio.timeout(self._grace_s):
+                await handle.wait()
+        except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
-                end()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._grace_s):
-                    await handle.wait()
+                handle.kill()
+            await handle.wait()  # without a limit: nothing survives this signal
 
 
 async def gather_or_cancel(work: Sequence[Awaitable[T]]) -> list[T]:
@@ -241,7 +242,7 @@ async def gather_or_cancel(work: Sequence[Awaitable[T]]) -> list[T]:
 async def _ready_line(
     handle: asyncio.subprocess.Process, ready: ReadyLine
 ) -> Mapping[str, Any] | None:
-    """What the first line that is a ready line says; None: stdout ended without one."""
+    """Return the facts of the first ready line; None: stdout ended without one."""
     assert handle.stdout is not None  # noqa: S101 - it was asked for as a pipe
     while line := await handle.stdout.readline():
         facts = ready(line)
@@ -257,7 +258,7 @@ async def _drain(handle: asyncio.subprocess.Process) -> None:
         pass
 
 
-def _last_words(log: Path) -> str:
+def _log_tail(log: Path) -> str:
     lines = log.read_text(errors="replace").strip().splitlines()
     return f": {lines[-1]}" if lines else f" (it wrote nothing to {log})"
 

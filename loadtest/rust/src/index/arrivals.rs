@@ -1,4 +1,4 @@
-//! When requests arrive: a trace's steps, spread out, all replicas side by side.
+//! The arrivals of requests: a trace's steps spread evenly, with all replicas side by side.
 
 use crate::index::trace::{Request, Trace};
 

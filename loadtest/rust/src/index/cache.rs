@@ -1,7 +1,10 @@
-//! A mock engine's cache: blocks by how long ago they were used, in 24 bytes each.
+//! A mock engine's LRU cache, with about 26 bytes per block.
 //!
-//! Nodes of a linked list in one array, found by an open table of their numbers. A stream of a thousand
-//! workers touches tens of millions of blocks in such caches, so they are small and allocate only to grow.
+//! It is a linked list of nodes in one array, with a hash table of their numbers. A stream of a
+//! thousand workers touches tens of millions of blocks in such caches, so they are small and allocate
+//! only to grow.
+
+use hashbrown::HashTable;
 
 /// No node.
 const NONE: u32 = u32::MAX;
@@ -13,15 +16,14 @@ struct Node {
     newer: u32,
 }
 
-/// Which blocks a worker holds, least recently used first out.
+/// The blocks that a worker holds, in the order of their last use.
 pub struct Cache {
     capacity: usize,
     nodes: Vec<Node>,
-    /// Nodes that hold nothing.
+    /// Nodes without a block.
     spare: Vec<u32>,
-    /// Node numbers at their hash's place or behind it; a power of two, at most half full.
-    places: Vec<u32>,
-    len: usize,
+    /// Node numbers by the hashes of their blocks.
+    numbers: HashTable<u32>,
     oldest: u32,
     newest: u32,
 }
@@ -33,101 +35,61 @@ impl Cache {
             capacity,
             nodes: Vec::new(),
             spare: Vec::new(),
-            places: vec![NONE; 16],
-            len: 0,
+            numbers: HashTable::new(),
             oldest: NONE,
             newest: NONE,
         }
     }
 
-    /// How many blocks it keeps.
+    /// Number of blocks that it keeps.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Whether a block is there.
+    /// Whether it holds a block.
     pub fn contains(&self, hash: u64) -> bool {
-        self.places[self.place(hash)] != NONE
+        self.find(hash).is_some()
     }
 
-    /// Makes a block the most recently used one, and holds it if it did not.
+    /// Makes a block the most recently used one; adds it if it is new.
     pub fn touch(&mut self, hash: u64) {
-        let place = self.place(hash);
-        let known = self.places[place];
-        if known != NONE {
+        if let Some(known) = self.find(hash) {
             self.unlink(known);
             self.link_newest(known);
             return;
         }
-        let fresh = self.spare.pop().unwrap_or(self.nodes.len() as u32);
         let node = Node {
             hash,
             older: NONE,
             newer: NONE,
         };
-        match self.nodes.get_mut(fresh as usize) {
+        let number = self.spare.pop().unwrap_or(self.nodes.len() as u32);
+        match self.nodes.get_mut(number as usize) {
             Some(spare) => *spare = node,
             None => self.nodes.push(node),
         }
-        self.places[place] = fresh;
-        self.len += 1;
-        self.link_newest(fresh);
-        if 2 * self.len > self.places.len() {
-            self.grow();
-        }
+        let hash_of = |&number: &u32| self.nodes[number as usize].hash;
+        self.numbers.insert_unique(hash, number, hash_of);
+        self.link_newest(number);
     }
 
-    /// Takes out the oldest until no more than the capacity are left; appends them, oldest first.
+    /// Evicts the oldest blocks until no more than the capacity are left; appends them, oldest first.
     pub fn evict(&mut self, evicted: &mut Vec<u64>) {
-        while self.len > self.capacity {
+        while self.numbers.len() > self.capacity {
             let oldest = self.oldest;
             let hash = self.nodes[oldest as usize].hash;
             self.unlink(oldest);
-            self.forget(hash);
+            if let Ok(entry) = self.numbers.find_entry(hash, |&number| number == oldest) {
+                entry.remove();
+            }
             self.spare.push(oldest);
             evicted.push(hash);
         }
     }
 
-    /// Where a hash is, or the free place where it would be put.
-    fn place(&self, hash: u64) -> usize {
-        let mut place = self.home(hash);
-        while self.places[place] != NONE && self.nodes[self.places[place] as usize].hash != hash {
-            place = (place + 1) & (self.places.len() - 1);
-        }
-        place
-    }
-
-    fn home(&self, hash: u64) -> usize {
-        let bits = self.places.len().trailing_zeros();
-        (hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)) as usize
-    }
-
-    /// Frees a hash's place and moves up those behind that would not be found past the gap.
-    fn forget(&mut self, hash: u64) {
-        let mask = self.places.len() - 1;
-        let behind = |from: usize, to: usize| to.wrapping_sub(from) & mask;
-        let mut gap = self.place(hash);
-        let mut next = (gap + 1) & mask;
-        while self.places[next] != NONE {
-            let home = self.home(self.nodes[self.places[next] as usize].hash);
-            if behind(home, next) >= behind(gap, next) {
-                self.places[gap] = self.places[next];
-                gap = next;
-            }
-            next = (next + 1) & mask;
-        }
-        self.places[gap] = NONE;
-        self.len -= 1;
-    }
-
-    fn grow(&mut self) {
-        let twice = vec![NONE; 2 * self.places.len()];
-        let held = std::mem::replace(&mut self.places, twice);
-        for node in held.into_iter().filter(|&node| node != NONE) {
-            let place = self.place(self.nodes[node as usize].hash);
-            self.places[place] = node;
-        }
+    fn find(&self, hash: u64) -> Option<u32> {
+        let is_it = |&number: &u32| self.nodes[number as usize].hash == hash;
+        self.numbers.find(hash, is_it).copied()
     }
 
     fn unlink(&mut self, node: u32) {

@@ -1,7 +1,7 @@
-//! Processor time of this thread, sampled: what a block costs whoever applies it, on a busy machine too.
+//! Samples this thread's processor time: the cost of applying a block, even on a busy machine.
 //!
-//! `unsafe` here: asking the system for the time. Sound because the call writes nothing but the place it
-//! is given. The test below checks it against the wall clock.
+//! `unsafe` here: a system call for the time. It is sound because the call writes only to the place that
+//! it is given. The test below compares it with the wall clock.
 
 /// Processor time that this thread has used, ns.
 pub fn thread_ns() -> u64 {
@@ -38,7 +38,7 @@ impl Meter {
 /// removes and stores take turns where caches are full.
 pub struct Sampler {
     seen: u32,
-    /// What timing nothing takes.
+    /// The time that an empty measurement takes.
     empty_ns: u64,
 }
 
@@ -63,7 +63,7 @@ impl Sampler {
         (self.seen % Self::EVERY == 0).then(thread_ns)
     }
 
-    /// The event, of so many blocks, is over.
+    /// Ends the event, which had this number of blocks.
     pub fn end(&self, began: Option<u64>, blocks: usize, meter: &mut Meter) {
         if let Some(began) = began {
             meter.ns += (thread_ns() - began).saturating_sub(self.empty_ns);

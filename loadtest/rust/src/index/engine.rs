@@ -1,4 +1,4 @@
-//! A mock engine: what of a prompt it has, how long the rest takes, and what it then says.
+//! A mock engine: the part of a prompt that it holds, the time for the rest, and the events that follow.
 
 use kvatlas_hashing::sequence_hashes_into;
 
@@ -26,7 +26,7 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// Cuts a request's prompt, its ids raised by `offset`, into blocks of so many tokens.
+    /// Cuts a request's prompt, its ids raised by `offset`, into blocks of `block_tokens` tokens.
     pub fn fill(&mut self, request: &Request, offset: u64, block_tokens: u32) {
         let ratio = u64::from(ID_TOKENS / block_tokens);
         self.chunks.clear();
@@ -45,20 +45,20 @@ impl Prompt {
 
 /// A mock engine: it serves one prompt at a time.
 pub struct Engine {
-    /// What it holds.
+    /// The blocks that it holds.
     cache: Cache,
-    /// When it has served all that came.
+    /// Time at which it has served all prompts so far.
     free_ns: u64,
 }
 
-/// What an engine will say: the blocks it evicted, then those that it stored.
+/// An event that an engine will publish: the blocks it evicted, then those that it stored.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub struct Event {
-    /// When.
+    /// Time in the stream.
     pub time_ns: u64,
-    /// Of the request; keeps those of one time in order.
+    /// Number of the request; orders events of the same time.
     pub number: u64,
-    /// Who.
+    /// Number of the worker.
     pub worker: u32,
     /// Sequence hashes.
     pub removed: Vec<u64>,
@@ -77,8 +77,8 @@ impl Engine {
         }
     }
 
-    /// Serves a prompt that arrives at `now_ns`. Of one that is longer than the cache, the head is kept.
-    /// The event has the number and the worker of none yet.
+    /// Serves a prompt that arrives at `now_ns`. If it is longer than the cache, its head is kept.
+    /// The caller sets the event's number and worker.
     pub fn serve(&mut self, prompt: &Prompt, block_tokens: u32, now_ns: u64) -> Event {
         let kept = prompt.hashes.len().min(self.cache.capacity());
         let hashes = &prompt.hashes[..kept];

@@ -1,22 +1,22 @@
 //! One trial: a stream played on an index, open loop.
 //!
-//! One thread issues: it waits for each record's time, looks queries up itself, and announces how far
-//! it has come in one word. The applying threads walk the same records in memory, each taking those of
-//! its workers, and apply what has been announced: so nothing is copied or queued, and a worker's order
-//! is kept. A design with writer threads of its own is handed its events by the issuing thread instead.
-//! Nothing on these paths allocates or calls the system, but for the clock.
+//! One thread issues: it waits for each record's time, looks queries up itself, and publishes how far
+//! it has come, in one word. The applying threads walk the same records in memory, and each applies the
+//! published records of its workers. So nothing is copied or queued, and each worker's order is kept. A
+//! design with writer threads of its own gets its events from the issuing thread instead. These paths
+//! do not allocate, and their only system call is the clock.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kvatlas_baselines::opstream::{Op, OpStream, Record};
+use kvatlas_baselines::stream::{Op, OpStream, Record};
 
 use crate::index::cpu::Sampler;
-use crate::index::pace::{Clock, Pace, Spin};
-use crate::index::played::{Played, even_lag};
+use crate::index::schedule::{Clock, Schedule, Spin};
 use crate::index::target::{Scratch, Target};
+use crate::index::trial_result::{TrialResult, even_lag};
 
-/// Records that are applied in one call, if so many wait.
+/// Largest number of waiting records that are applied in one call.
 const BATCH: usize = 64;
 /// Without a pace, how many records the appliers may be behind.
 const BEHIND_MAX: u64 = 4096;
@@ -66,12 +66,12 @@ impl Drop for OverAtEnd<'_> {
     }
 }
 
-/// What the threads of a trial share.
+/// The data that the threads of a trial share.
 struct Trial<'a> {
     stream: &'a OpStream,
     plan: &'a Plan,
     target: &'a dyn Target,
-    pace: Pace,
+    pace: Schedule,
     clock: Clock,
     /// All threads are there.
     ready: Barrier,
@@ -82,7 +82,7 @@ struct Trial<'a> {
 }
 
 /// Plays the stream.
-pub fn play(stream: &OpStream, target: &dyn Target, plan: &Plan) -> Played {
+pub fn play(stream: &OpStream, target: &dyn Target, plan: &Plan) -> TrialResult {
     warm(stream, target, plan);
     let first = stream.records().nth(plan.warm_records as usize);
     let from_ns = first.map_or(stream.span_ns(), |record| record.time_ns);
@@ -91,7 +91,7 @@ pub fn play(stream: &OpStream, target: &dyn Target, plan: &Plan) -> Played {
         stream,
         plan,
         target,
-        pace: Pace::new(from_ns, stream.span_ns(), plan.window_ms),
+        pace: Schedule::new(from_ns, stream.span_ns(), plan.window_ms),
         clock: Clock::start(),
         ready: Barrier::new(threads as usize + 1),
         start_ns: AtomicU64::new(0),
@@ -133,7 +133,7 @@ fn warm(stream: &OpStream, target: &dyn Target, plan: &Plan) {
 }
 
 impl Trial<'_> {
-    fn run(&self, threads: u32) -> Played {
+    fn run(&self, threads: u32) -> TrialResult {
         std::thread::scope(|scope| {
             let appliers: Vec<_> = (0..threads)
                 .map(|lane| scope.spawn(move || self.apply_lane(lane)))
@@ -160,9 +160,9 @@ impl Trial<'_> {
     }
 
     /// The issuing thread.
-    fn issue(&self) -> Played {
+    fn issue(&self) -> TrialResult {
         let _over = OverAtEnd(&self.issued);
-        let mut played = Played::default();
+        let mut played = TrialResult::default();
         let [lookups, ..] = self.stream.totals().records;
         played.deepest.reserve(lookups as usize);
         let mut scratch = Scratch::default();
@@ -214,11 +214,11 @@ impl Trial<'_> {
         }
     }
 
-    /// An applying thread: the events of every so many-th worker.
-    fn apply_lane(&self, lane: u32) -> Played {
+    /// An applying thread: applies the events of its share of the workers.
+    fn apply_lane(&self, lane: u32) -> TrialResult {
         let applied = &self.applied[lane as usize];
         let _over = OverAtEnd(applied);
-        let mut played = Played::default();
+        let mut played = TrialResult::default();
         let mut scratch = Scratch::default();
         let mut sampler = Sampler::calibrated();
         let is_mine = |(_, record): &(u64, Record<'_>)| {
@@ -236,7 +236,7 @@ impl Trial<'_> {
                     spin.turn();
                 }
             }
-            // What has been announced meanwhile: a call for it, as for a message from the log.
+            // The records announced meanwhile go into one call, like a message from the log.
             let mut last = first;
             batch.clear();
             while batch.len() < BATCH
@@ -267,7 +267,7 @@ mod tests {
     use crate::index::target::{Options, make};
     use crate::index::verify::verify;
     use kvatlas_baselines::catalogue::{DESIGNS, named};
-    use kvatlas_baselines::synthetic::{self, synthesize};
+    use kvatlas_baselines::stream::synthetic::{self, synthesize};
 
     fn stream() -> OpStream {
         synthesize(&synthetic::Plan {

@@ -1,51 +1,51 @@
-//! `index-play`: reads a stream, plays it once on one design, prints what the trial gave.
+//! `index-play`: reads a stream, plays it once on one design, prints the trial's result.
 
 use std::fs::File;
 use std::io::BufReader;
 
 use kvatlas_baselines::catalogue::{DESIGNS, Design, named};
-use kvatlas_baselines::counting::Counting;
-use kvatlas_baselines::opstream::{Op, OpStream};
+use kvatlas_baselines::stream::{Op, OpStream};
 use serde_json::{Value, json};
 
-use crate::index::Refusal;
-use crate::index::args::Args;
+use crate::allocator::COUNTING;
+use crate::args::{Args, CommandError};
 use crate::index::play::{Plan, play};
-use crate::index::played::Played;
 use crate::index::target::{FLAT, Options, make};
+use crate::index::trial_result::TrialResult;
 use crate::index::verify::verify;
 use crate::latency::Latencies;
 
-const HELP: &str = "\
+/// Printed by `--help`.
+pub const HELP: &str = "\
 kvatlas-loadgen index-play: play an operation stream on an index, once; prints one line of JSON
 
   --stream FILE       as index-stream writes it (required)
   --design NAME       one of index-designs (required)
-  --window-ms N       time that the stream's span is laid over; 0: as fast as it goes (required)
-  --from-share S      share of the records that is applied before the trial; default: 0
-  --appliers N        threads that apply events, each those of its workers; default: 1
-  --verify N          afterwards compare so many answers with nested dictionaries; default: 0
+  --window-ms N       time into which the stream is compressed, in ms; 0: no pacing (required)
+  --from-share S      share of the records to apply before the trial; default: 0
+  --appliers N        threads that apply events, each for its own workers; default: 1
+  --verify N          number of answers to compare with nested dictionaries afterwards; default: 0
 flat index only:
-  --presized          room for the whole stream from the start
-  --kept-memory       tables grow from empty, in memory that was taken from the system beforehand
-  --limit N           workers of an answer; default: 0, all
-  --answers KIND      pairs of worker slot and depth, or ordered ids; default: pairs
+  --presized          allocate room for the whole stream at the start
+  --kept-memory       take the tables' memory from the system beforehand; they still grow from empty
+  --limit N           most workers in an answer; default: 0, all
+  --answers KIND      form of answers: pairs of worker slot and depth, or ordered ids; default: pairs
   --exact             verify every depth
 
-counted is whether it kept up: all issued within 1.01 windows and applied within 1.10. lookup_us is from
-call to return, deepest_blocks the deepest match of an answer (null but for the flat index). apply_ms is from an
-event's time until it was applied (null where the design queues events for threads of its own), even_p99 what its p99
-would be if every block took the average time: what the stream's bursts alone make of it. late_us is how late records
-were issued. write_ns is processor time of the applying threads per block stored or removed. The exit status is 1 if
---verify finds a difference.";
+counted: the index kept up; all was issued within 1.01 windows and applied within 1.10. lookup_us: time from
+call to return. deepest_blocks: depth of an answer's deepest match (null except for the flat index). apply_ms:
+time from when an event was due until it was applied (null if the design queues events for threads of its own);
+even_p99 is the p99 if every block took the average time, so the part that the stream's bursts cause. late_us: delay
+at which records were issued. write_ns: processor time of the applying threads per block stored or removed. The exit
+status is 1 if --verify finds a difference.";
 
 /// The designs, as a JSON list.
 ///
 /// # Errors
 /// If there are any words.
-pub fn designs(words: &[String]) -> Result<String, Refusal> {
+pub fn designs(words: &[String]) -> Result<String, CommandError> {
     if let Some(word) = words.first() {
-        return Err(Refusal::Usage(format!("{word:?}: takes no flags")));
+        return Err(CommandError::Usage(format!("{word:?}: takes no flags")));
     }
     let designs = DESIGNS.iter().map(|design| {
         json!({
@@ -62,34 +62,31 @@ pub fn designs(words: &[String]) -> Result<String, Refusal> {
 ///
 /// # Errors
 /// A wrong command line, a file that is no stream, a wrong answer.
-pub fn run(words: &[String], allocator: &Counting) -> Result<String, Refusal> {
-    if words.iter().any(|word| word == "--help") {
-        return Ok(HELP.to_owned());
-    }
+pub fn run(words: &[String]) -> Result<String, CommandError> {
     let mut args = Args::read(words, &["presized", "kept-memory", "exact"])?;
     let path = args.text("stream")?;
     let name = args.text("design")?;
     let design = named(&name)
         .ok_or_else(|| format!("--design {name}: no such design; index-designs lists them"))?;
-    let window_ms: u64 = args
-        .text("window-ms")?
-        .parse()
-        .map_err(|_| "--window-ms: not a whole number of milliseconds".to_owned())?;
+    if !args.has("window-ms") {
+        return Err(CommandError::Usage("--window-ms is required".to_owned()));
+    }
+    let window_ms: u64 = args.value("window-ms", 0)?;
     let from_share = args.share("from-share", 0.0, 1.0)?;
     let appliers = args.positive("appliers", 1)?;
-    let checks = args.number("verify", 0)?;
-    let presized = args.switch("presized");
-    let keeps = args.switch("kept-memory");
+    let checks = args.value("verify", 0)?;
     let mut options = Options {
-        limit: args.number("limit", 0)?,
+        limit: args.value("limit", 0)?,
         pairs: args.first_of("answers", ["pairs", "ids"])?,
         exact: args.switch("exact"),
-        sized_for: presized.then_some(0),
-        kept_for: keeps.then_some(0),
+        ..Options::default()
     };
+    let (presized, keeps) = (args.switch("presized"), args.switch("kept-memory"));
     args.done()?;
-    check(&design, &options, appliers)?;
-    let failed = |problem: &dyn std::fmt::Display| Refusal::Failed(format!("{path}: {problem}"));
+    let is_plain = options.limit == 0 && !options.exact && !presized && !keeps;
+    check(&design, is_plain, appliers)?;
+    let failed =
+        |problem: &dyn std::fmt::Display| CommandError::Failed(format!("{path}: {problem}"));
     let file = File::open(&path).map_err(|error| failed(&error))?;
     let stream =
         OpStream::read(BufReader::with_capacity(1 << 20, file)).map_err(|error| failed(&error))?;
@@ -102,30 +99,28 @@ pub fn run(words: &[String], allocator: &Counting) -> Result<String, Refusal> {
         appliers,
         queued: design.queued,
     };
-    let before = allocator.bytes();
-    let target = make(&design, &options, stream.shape().workers).map_err(Refusal::Failed)?;
+    let before = COUNTING.bytes();
+    let target = make(&design, &options, stream.shape().workers).map_err(CommandError::Failed)?;
     let played = play(&stream, &*target, &plan);
     let bytes = target
         .accounted_bytes()
-        .unwrap_or_else(|| allocator.bytes().saturating_sub(before));
+        .unwrap_or_else(|| COUNTING.bytes().saturating_sub(before));
     let line = report(&design, &stream, &plan, &played, bytes);
     if checks > 0 {
-        verify(&stream, &*target, checks, options.limit).map_err(Refusal::Failed)?;
+        verify(&stream, &*target, checks, options.limit).map_err(CommandError::Failed)?;
     }
     Ok(line.to_string())
 }
 
-fn check(design: &Design, options: &Options, appliers: u32) -> Result<(), Refusal> {
+fn check(design: &Design, is_plain: bool, appliers: u32) -> Result<(), CommandError> {
     let name = design.name;
-    let has_memory = options.sized_for.or(options.kept_for).is_some();
-    let is_plain = options.limit == 0 && !options.exact && !has_memory;
     if name != FLAT && !is_plain {
-        return Err(Refusal::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "--limit, --exact, --presized and --kept-memory: the {FLAT} has them, {name:?} has not"
         )));
     }
     if design.queued && appliers > 1 {
-        return Err(Refusal::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "--appliers {appliers}: {name:?} has threads of its own"
         )));
     }
@@ -147,7 +142,13 @@ fn memberships_max(stream: &OpStream) -> u64 {
     most
 }
 
-fn report(design: &Design, stream: &OpStream, plan: &Plan, played: &Played, bytes: usize) -> Value {
+fn report(
+    design: &Design,
+    stream: &OpStream,
+    plan: &Plan,
+    played: &TrialResult,
+    bytes: usize,
+) -> Value {
     let ms = |ns: u64| ns as f64 / 1e6;
     let [_, stored, removed] = stream.totals().blocks;
     let memberships = stored.saturating_sub(removed);

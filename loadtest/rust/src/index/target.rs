@@ -1,13 +1,14 @@
 //! The index under test, as a trial calls it.
 //!
-//! Every design is called through the trait that they all share. The flat index is called as its users
-//! call it: worker slots known beforehand, answers as the index gives them; its options exist only here.
+//! Every design is called through the trait that all designs share. The flat index is called as its users
+//! call it: with worker slots known beforehand and with its own form of answers. Only it has options.
 
 use kvatlas_baselines::catalogue::Design;
-use kvatlas_baselines::opstream::{Op, Record};
+use kvatlas_baselines::stream::{Op, Record};
 use kvatlas_baselines::{Answer, PrefixIndex};
 use kvatlas_index::{
-    FindOptions, Hashes, Index, IndexConfig, Matches, Pairs, Query, Run, SlotId, Tier, WorkerKey,
+    Change, FindOptions, Hashes, Index, IndexConfig, Matches, Pairs, Query, SlotId, Tier,
+    WorkerKey, WorkerSlot,
 };
 
 /// Name of the flat index in the catalogue.
@@ -16,7 +17,7 @@ pub const FLAT: &str = "flat index";
 /// Bytes a block that are taken beforehand, if any are: what the largest tables need, and some to grow into.
 const KEPT_BYTES: usize = 32;
 
-/// What a thread keeps from call to call.
+/// Buffers that a thread keeps from call to call.
 #[derive(Default)]
 pub struct Scratch {
     answer: Answer,
@@ -48,11 +49,11 @@ pub trait Target: Sync {
     fn find_hashed(&self, _: &mut Scratch, _hashes: &[u64]) -> bool {
         false
     }
-    /// From now on answers name at most so many workers; 0 for all. False if the index has no limit.
+    /// Limits the number of workers in answers from now on; 0: all. False if the index has no limit.
     fn set_limit(&mut self, _limit: usize) -> bool {
         false
     }
-    /// What was found last, as (worker, depth), sorted.
+    /// The last answer as (worker, depth), sorted.
     fn found(&self, scratch: &Scratch) -> Vec<(u32, u32)>;
     /// Blocks of the deepest match that was found last, 0 if there was none; not told by an index whose answers are in
     /// another order.
@@ -101,7 +102,7 @@ impl Target for Common {
 pub struct Flat {
     index: Index,
     slots: Vec<SlotId>,
-    /// Workers by the numbers of their slots.
+    /// Worker by slot.
     owners: Vec<u32>,
     options: FindOptions<'static>,
     /// Answers are pairs of slot and depth, else ordered ids.
@@ -109,7 +110,7 @@ pub struct Flat {
 }
 
 impl Flat {
-    /// An empty one of so many workers, all matchable, with room for as many blocks as are `reserved`.
+    /// An empty index with this many workers, all matchable, and with room for `reserved` blocks.
     ///
     /// # Errors
     /// If the index has no room for them.
@@ -120,13 +121,13 @@ impl Flat {
         workers: u32,
     ) -> Result<Self, String> {
         let index = Index::new(IndexConfig::default());
-        let preparer = index.preparer(); // as an indexer has one
+        let prefaulter = index.prefaulter(); // as an indexer has one
         std::thread::Builder::new()
             .name("index memory".into())
-            .spawn(|| preparer.run())
+            .spawn(|| prefaulter.run())
             .map_err(|error| error.to_string())?;
         if let Some(blocks) = reserved {
-            // A quarter to spare, as whoever sizes it knowingly would.
+            // A quarter to spare, as an operator would choose.
             index.reserve((blocks + blocks / 4) as usize);
         }
         let slots = (0..workers).map(|worker| {
@@ -139,13 +140,10 @@ impl Flat {
         });
         let slots = slots.collect::<Result<Vec<SlotId>, kvatlas_index::IndexError>>();
         let slots = slots.map_err(|error| error.to_string())?;
-        let end = slots
-            .iter()
-            .map(|slot| usize::from(slot.number()) + 1)
-            .max();
+        let end = slots.iter().map(|slot| slot.slot().index() + 1).max();
         let mut owners = vec![0; end.unwrap_or(0)];
         for (worker, slot) in (0..).zip(&slots) {
-            owners[usize::from(slot.number())] = worker;
+            owners[slot.slot().index()] = worker;
         }
         Ok(Self {
             slots,
@@ -175,7 +173,7 @@ impl Target for Flat {
                 Op::Store { parent, chunks } => (true, Hashes::Chunks { parent, chunks }),
                 Op::Remove(hashes) => (false, Hashes::Sequences(hashes)),
             };
-            Some(Run {
+            Some(Change {
                 slot: self.slots[record.worker as usize],
                 tier: Tier::Device,
                 stores,
@@ -211,7 +209,7 @@ impl Target for Flat {
     fn found(&self, scratch: &Scratch) -> Vec<(u32, u32)> {
         let (matches, pairs) = (&scratch.matches, &scratch.pairs);
         let mut found: Vec<(u32, u32)> = if self.pairs {
-            let owner = |&number: &u16| self.owners[usize::from(number)];
+            let owner = |slot: &WorkerSlot| self.owners[slot.index()];
             let workers = pairs.slots.iter().map(owner);
             workers.zip(pairs.depths.iter().copied()).collect()
         } else {
@@ -244,8 +242,8 @@ impl Target for Flat {
     }
 }
 
-/// What only the flat index can be told.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// Options that only the flat index has.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Options {
     /// Most workers an answer names; 0 for all.
     pub limit: usize,
@@ -255,7 +253,7 @@ pub struct Options {
     pub exact: bool,
     /// Blocks to make room for beforehand.
     pub sized_for: Option<u64>,
-    /// Memory for so many blocks is taken from the system beforehand.
+    /// Number of blocks for which memory is taken from the system beforehand.
     pub kept_for: Option<u64>,
 }
 
@@ -274,7 +272,7 @@ pub fn make(design: &Design, options: &Options, workers: u32) -> Result<Box<dyn 
     };
     let flat = Flat::new(options.sized_for, find, options.pairs, workers)?;
     if let Some(blocks) = options.kept_for
-        && !flat.index.keep(blocks as usize * KEPT_BYTES)
+        && !flat.index.keep_memory(blocks as usize * KEPT_BYTES)
     {
         return Err(format!("the system has no memory for {blocks} blocks"));
     }

@@ -1,9 +1,9 @@
-//! From a trace to an operation stream: a mock engine per worker, all their events on one timeline.
+//! Turns a trace into an operation stream: a mock engine per worker, all their events on one timeline.
 //!
 //! Every request of the trace comes once per replica, with ids of its own. It is looked up when it
-//! arrives, and served by the worker of its session, one prompt at a time; when the worker is done, 1 ms
-//! and 10 µs per missing token after it began, it says what it evicted and then what it stored. Events
-//! that are not yet due wait in a heap, so memory holds the caches and the backlog, never the stream.
+//! arrives. Its session's worker serves one prompt at a time and ends 1 ms and 10 µs per missing token
+//! after it began; then it removes what it evicted and stores the prompt. Events that are not yet due
+//! wait in a heap, so memory holds the caches and the backlog, but not the stream.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,7 +12,7 @@ use std::io::{Seek, Write};
 use crate::index::arrivals::{Arrival, Arrivals};
 use crate::index::engine::{Engine, Event, Prompt, mix};
 use crate::index::trace::{ID_TOKENS, Session, Trace};
-use kvatlas_baselines::opstream::{
+use kvatlas_baselines::stream::{
     FLAG_BY_REQUEST, FLAG_NO_HUB, Op, Record, Shape, StreamError, StreamSink, Totals,
 };
 
@@ -27,7 +27,7 @@ pub struct Making {
     pub replicas: u32,
     /// Blocks that a worker holds, at least one.
     pub capacity: u32,
-    /// Of the choice of workers.
+    /// Seed of the choice of workers.
     pub seed: u64,
     /// Hubs were left out of the trace; only noted in the header.
     pub without_hubs: bool,
@@ -162,7 +162,7 @@ impl<W: Write + Seek> Fleet<'_, W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvatlas_baselines::opstream::OpStream;
+    use kvatlas_baselines::stream::OpStream;
     use kvatlas_hashing::sequence_step;
     use std::collections::{HashMap, HashSet};
     use std::io::Cursor;
@@ -200,7 +200,7 @@ mod tests {
         request(0, 1024, &[0, 1]) + &request(0, 1000, &[0, 2]) + &request(1000, 1024, &[0, 1])
     }
 
-    /// What `three` comes to, worked out by hand: time in µs, and the words of each record.
+    /// The records of `three`, worked out by hand: time in µs, and the words of each record.
     #[test]
     fn a_small_case_comes_out_as_by_hand() {
         let chunk = |id: u64, block: u64| mix(id * 2 + block);

@@ -1,7 +1,7 @@
-//! Request traces in the form that the Mooncake project publishes, as far as an index sees them.
+//! Reads request traces in the format of the Mooncake project, as far as an index needs them.
 //!
-//! A line is one request: when it came, how many tokens its prompt had, and one id for every 512 of
-//! them. An id stands for the whole prefix up to its end; the last id of a request for what is left over.
+//! A line is one request: its arrival, the length of its prompt in tokens, and one id for every 512
+//! tokens. An id stands for the whole prefix up to its end; the last id for the rest of the prompt.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -25,7 +25,7 @@ pub struct Request {
     pub session: Session,
 }
 
-/// What keeps requests together.
+/// The rule that groups requests into sessions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Session {
     /// The first id that is no hub.

@@ -1,13 +1,13 @@
-//! Whether an index answers rightly: sampled prompts, beside nested dictionaries fed the same stream.
+//! Checks an index's answers: compares sampled prompts with nested dictionaries that played the same stream.
 //!
-//! The dictionaries are the plainest design there is and share no code with the flat index. A fifth of
-//! the prompts begin with the blocks of another, where a block's own hash matches and its prefix does not.
+//! The dictionaries are the simplest design and share no code with the flat index. A fifth of the prompts
+//! begin with the blocks of another prompt, so that a block's own hash matches and its prefix does not.
 
 use kvatlas_baselines::Answer;
 use kvatlas_baselines::design::Matching;
-use kvatlas_baselines::exclusive::Exclusive;
-use kvatlas_baselines::nested_dict::NestedDict;
-use kvatlas_baselines::opstream::{Op, OpStream};
+use kvatlas_baselines::designs::nested_dict::NestedDict;
+use kvatlas_baselines::sharing::locked::Exclusive;
+use kvatlas_baselines::stream::{Op, OpStream};
 
 use crate::index::engine::mix;
 use crate::index::target::{Scratch, Target};

@@ -1,7 +1,7 @@
-"""Workers that exist for an indexer alone: their heartbeats, and the blocks they are said to hold.
+"""Workers that exist only as records: heartbeats, and stores of blocks.
 
-The frontend's benchmark has engines that answer at once and cache nothing. What an indexer believes
-of them is pushed to it as a publisher would push it.
+The engines of the frontend's benchmark answer at once and cache nothing. So their events are pushed
+to the indexer here, in the form in which a publisher would push them.
 """
 
 import asyncio
@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 import numpy as np
 from numpy.typing import NDArray
 
+from kvatlas_events import Batch, Header, Heartbeat, Load, Store, Tier, TierDigest
 from kvatlas_events.codec import encode_batch
-from kvatlas_events.model import Batch, Header, Heartbeat, Load, Store, Tier, TierDigest, Worker
-from kvatlas_hashing import CONTRACT
-from kvatlas_loadtest.codec import ingest
+from kvatlas_loadtest.bench.cell import record_header
+from kvatlas_loadtest.indexer_rpc import ingest
 
 HEARTBEAT_S = 1.0
 
@@ -25,27 +25,17 @@ HEARTBEAT_S = 1.0
 async def announced_workers(
     indexer: str,
     *,
-    cell: str,
-    model: str,
-    block_size: int,
     engine_urls: Sequence[str],
     prompts: Sequence[NDArray[np.uint64]],
 ) -> AsyncGenerator[None]:
     """One worker per engine URL, live for as long as the context lasts.
 
-    Prompt i, given as its sequence hashes, is held by worker i modulo their number.
+    Worker i modulo their number holds prompt i, which is given as its sequence hashes.
     """
     workers = [
         _FakeWorker(
-            Header(
-                worker=Worker(number),
-                epoch=time.time_ns() // 1_000,
-                instance_id=random.getrandbits(64),
-                cell=cell,
-                model=model,
-                block_size=block_size,
-                hash_contract=CONTRACT,
-                publisher="bench",
+            record_header(
+                number, epoch=time.time_ns() // 1_000, instance_id=random.getrandbits(64)
             ),
             url,
             prompts[number :: len(engine_urls)],
@@ -88,7 +78,7 @@ class _FakeWorker:
         ]
 
     def heartbeat(self) -> bytes:
-        """The record of now."""
+        """A heartbeat's record with the current time."""
         held = np.unique(np.concatenate([np.empty(0, np.uint64), *self._prompts]))
         digest = TierDigest(Tier.DEVICE, len(held), int(np.bitwise_xor.reduce(held)))
         beat = Heartbeat(

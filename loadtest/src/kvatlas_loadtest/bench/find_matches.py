@@ -1,7 +1,7 @@
 """FindMatches over gRPC on loopback: an indexer on a core of its own, a native load generator.
 
-A Python client would be what is measured. The generator (`loadtest/rust`) fills the indexer as
-publishers would, and counts an answer that is not the right one as an error, which ends the run.
+A Python client would be slower than the server. The generator (`loadtest/rust`) fills the indexer
+as publishers do and checks every answer; a wrong one is an error that ends the run.
 """
 
 import json
@@ -11,10 +11,11 @@ from typing import Any
 
 import uvloop
 
+from kvatlas_loadtest.bench.cell import TERMS, indexer_command
 from kvatlas_loadtest.bench.loadgen import find_program
 from kvatlas_loadtest.bench.processes import Cores, cpu_s
 from kvatlas_loadtest.bench.rows import Medians, Row
-from kvatlas_loadtest.supervisor import Command, Process, Supervisor, kvatlas
+from kvatlas_loadtest.supervisor import Command, Process, Supervisor
 
 FLEETS = (64, 256)
 BLOCKS = 10_000
@@ -25,11 +26,10 @@ _ROUNDS = 3
 _SECONDS = 3
 _CONNECTIONS = 4
 _CONCURRENCY = 8
-_ANY = "127.0.0.1:0"
 
 
 def run(quick: bool) -> list[Row]:  # noqa: FBT001 - every benchmark has this shape
-    """Calls a second of one pinned core, and a call's p50 on one connection."""
+    """FindMatches: calls per second on one core, and latency on one connection."""
     program = find_program(quick=quick)
     return uvloop.run(_measure(program, quick=quick))
 
@@ -59,11 +59,9 @@ class _Bench:
         self._quick = quick
 
     async def rows(self) -> list[Row]:
-        """Fill the indexer, then measure in turn what many callers get and what one gets."""
-        words = ("--listen", _ANY, "--admin", _ANY, "--log", "grpc:")
-        cell = ("--model", "model", "--block-size", "16")
+        """Fill the indexer, then measure many callers and one caller in turn."""
         (indexer,) = await self._supervisor.start(
-            [kvatlas("indexer", "indexer", *words, *cell, cores=self._cores.measured)]
+            [indexer_command("grpc:", cores=self._cores.measured)]
         )
         await self._supervisor.start([self._command("fill", indexer, "--seconds", "600")])
         figures = Medians()
@@ -81,7 +79,7 @@ class _Bench:
         fleet = ("--workers", str(self._workers), "--blocks", str(BLOCKS), "--depth", str(DEPTH))
         return Command(
             f"loadgen-{verb}",
-            (str(self._program), verb, "--address", indexer.address(), *fleet, *words),
+            (str(self._program), verb, "--address", indexer.address(), *TERMS, *fleet, *words),
             ready=_filled,
             cores=self._cores.others,
         )
@@ -119,5 +117,5 @@ class _Bench:
 
 
 def _filled(line: bytes) -> dict[str, Any] | None:
-    """The generator's line that says that the fleet is in the index."""
+    """Recognize the generator's line that reports that the index is filled."""
     return {} if b'"filled": true' in line else None

@@ -1,8 +1,8 @@
-"""Hashing a prompt: beside plain XXH3 over the same bytes, and the cost of a step of the chain.
+"""Hashing a prompt: speed compared with plain XXH3, and the cost of a step of the chain.
 
-The native generator compares within one process and one build: ours against plain XXH3 over each
-block, which is the same work, and against one pass of it over the whole buffer, which yields one
-value instead of one per block. What a Python caller gets of it is measured through the binding.
+The native generator compares within one process and one build: the contract's hashes with plain
+XXH3 over each block, which is the same work, and with one pass of XXH3 over the whole buffer, which
+gives one value instead of one per block. The Python binding is measured too.
 """
 
 import json
@@ -23,7 +23,7 @@ _NAME = "hashing"
 
 
 def run(quick: bool) -> list[Row]:  # noqa: FBT001 - every benchmark has this shape
-    """Chunk hashes against plain XXH3, and steps of the sequence hash."""
+    """Hashing: chunk hashes compared with plain XXH3, and steps of the sequence hash."""
     rounds = 3 if quick else 300
     program = find_program(quick=quick)
     printed = subprocess.run(  # noqa: S603 - our own program
@@ -68,7 +68,7 @@ def native_rows(printed: bytes) -> list[Row]:
 
 
 def _python_rows(rounds: int) -> list[Row]:
-    """Measure the same through the Python binding, allocation of the result included."""
+    """Measure the same through the Python binding, with the allocation of the result."""
     rng = np.random.default_rng(1)
     tokens = rng.integers(0, 1 << 32, TOKENS, dtype=np.uint32)
     chunks = chunk_hashes(tokens, BLOCK_SIZES[0])

@@ -1,6 +1,6 @@
 """`kvatlas bench`: runs benchmarks by name, prints a table, writes rows of JSON.
 
-A benchmark may have flags of its own. They are known when its name comes before the first flag:
+A benchmark may have flags of its own. They are accepted if its name comes before the first flag:
 `kvatlas bench index --help`.
 """
 
@@ -9,31 +9,34 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 from rich.console import Console
 
 from kvatlas_chassis import FatalError, SettingsError
-from kvatlas_loadtest.bench import find_matches, frontend, hashing, replica_start
+from kvatlas_loadtest.bench import find_matches, hashing, replica_start
 from kvatlas_loadtest.bench.engine_events import run as engine_events
-from kvatlas_loadtest.bench.index import entry as index
+from kvatlas_loadtest.bench.frontend import command as frontend
+from kvatlas_loadtest.bench.index import command as index
+from kvatlas_loadtest.bench.ledger import run as ledger
+from kvatlas_loadtest.bench.log_to_visible import freshness, throughput
 from kvatlas_loadtest.bench.rows import Row, rows_table, write_rows
-from kvatlas_loadtest.bench.visible import freshness, throughput
+from kvatlas_loadtest.flags import Parser
 from kvatlas_loadtest.supervisor import FleetError
 
 Bench = Callable[[bool], list[Row]]
-"""Runs a benchmark; True: tiny, to see that it works. Its docstring's first line describes it."""
+"""Runs a benchmark; True: tiny, to show that it works. Its docstring's first line describes it."""
 
 
 class OwnFlags(Protocol):
-    """The flags that one benchmark has beside those of all."""
+    """The flags of one benchmark besides the common ones."""
 
     def add(self, parser: argparse.ArgumentParser) -> None:
         """Add them to the parser."""
         ...
 
     def run(self, words: argparse.Namespace, *, quick: bool) -> list[Row]:
-        """Run as the parsed words say."""
+        """Run with the parsed flags."""
         ...
 
 
@@ -46,26 +49,29 @@ BENCHES: Mapping[str, Bench] = {
     "log-to-visible": throughput.run,
     "freshness": freshness.run,
     "engine-events": engine_events.run,
+    "ledger": ledger.run,
 }
 
-OWN_FLAGS: Mapping[str, OwnFlags] = {"index": index.Flags()}
+OWN_FLAGS: Mapping[str, OwnFlags] = {
+    "index": index.Flags(),
+    "frontend": frontend.Flags(),
+    "ledger": ledger.Flags(),
+}
 
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise SettingsError(f"{self.prog}: {message} (--help lists the flags)")
+BY_NAME_ONLY = frozenset({"ledger"})
+"""Benchmarks that run only if they are named: they build programs for a quarter of an hour."""
 
 
 def command(argv: Sequence[str]) -> int:
-    """Run what is named; exit status 0 whether or not targets were met, since rows say that."""
+    """Run the named benchmarks. The exit status is 0 even if targets are missed: rows show that."""
     try:
-        told = _with_own_flags(argv)
-        words = _parser(told).parse_args(argv)
+        with_flags = _with_own_flags(argv)
+        words = _parser(with_flags).parse_args(argv)
         if words.list:
             for name, bench in BENCHES.items():
                 sys.stdout.write(f"{name:<16}{_summary(bench)}\n")
             return 0
-        _run(words, told)
+        _run(words, with_flags)
     except (FatalError, FleetError) as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_status if isinstance(error, FatalError) else 1
@@ -77,22 +83,31 @@ def command(argv: Sequence[str]) -> int:
 def _with_own_flags(argv: Sequence[str]) -> list[str]:
     """The benchmarks named before the first flag that have flags of their own."""
     named = takewhile(lambda word: not word.startswith("-"), argv)
-    return [name for name in dict.fromkeys(named) if name in OWN_FLAGS]
+    with_flags = [name for name in dict.fromkeys(named) if name in OWN_FLAGS]
+    if len(with_flags) > 1:
+        raise SettingsError(f"kvatlas bench: run {' and '.join(with_flags)} one after another")
+    return with_flags
 
 
-def _parser(told: Sequence[str]) -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser(with_flags: Sequence[str]) -> argparse.ArgumentParser:
+    parser = Parser(
         prog="kvatlas bench",
-        description="Measure how fast the parts are, against what was asked of them.",
-        epilog=f"Flags of their own have: {', '.join(OWN_FLAGS)} (kvatlas bench NAME --help).",
+        description="Run benchmarks and compare their figures with the targets.",
+        epilog=f"These have more flags: {', '.join(OWN_FLAGS)} (kvatlas bench NAME --help).",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("names", nargs="*", type=_name, metavar="NAME", help="benchmarks to run (default: all)")
-    add("--list", action="store_true", help="name the benchmarks")
-    add("--json", type=Path, metavar="FILE", help="write the rows there too")
-    add("--quick", action="store_true", help="run tiny: shows that they work, measures nothing")
-    for name in told:
+    add(
+        "names",
+        nargs="*",
+        type=_name,
+        metavar="NAME",
+        help="benchmarks to run (default: all but ledger)",
+    )
+    add("--list", action="store_true", help="list the benchmarks and exit")
+    add("--json", type=Path, metavar="FILE", help="file to write the rows to, as JSON")
+    add("--quick", action="store_true", help="run tiny: shows that they work; figures mean nothing")
+    for name in with_flags:
         OWN_FLAGS[name].add(parser)
     return parser
 
@@ -104,13 +119,13 @@ def _name(text: str) -> str:
     return text
 
 
-def _run(words: argparse.Namespace, told: Sequence[str]) -> None:
+def _run(words: argparse.Namespace, with_flags: Sequence[str]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 140)
     rows: list[Row] = []
-    for name in words.names or list(BENCHES):
-        if name in told:
+    for name in words.names or [name for name in BENCHES if name not in BY_NAME_ONLY]:
+        if name in with_flags:
             rows += OWN_FLAGS[name].run(words, quick=words.quick)
-        elif name in OWN_FLAGS:  # these say themselves how far they are
+        elif name in OWN_FLAGS:  # these show their own progress
             rows += BENCHES[name](words.quick)
         else:
             with console.status(f"{name}: {_summary(BENCHES[name])}"):

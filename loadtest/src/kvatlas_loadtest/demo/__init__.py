@@ -1,1 +1,1 @@
-"""`kvatlas demo`: a whole fleet on this machine, a trace through it, a table."""
+"""`kvatlas demo`: starts a fleet on this machine, plays a trace through it, prints a table."""

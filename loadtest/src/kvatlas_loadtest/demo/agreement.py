@@ -1,45 +1,46 @@
-"""Whether the indexer replicas, which never speak to one another, say the same."""
+"""Checks that the indexer replicas, which never talk to one another, give the same answers."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvatlas_loadtest.codec import Status, Worker
+from kvatlas_loadtest.indexer_rpc import Status
+from kvatlas_wire import WorkerKey
 
 _POLL_S = 0.2
 
 
-class Answers(Protocol):
-    """What is asked of a replica."""
+class ReplicaClient(Protocol):
+    """A replica, as the comparison asks it."""
 
     @property
     def address(self) -> str:
-        """To name it by."""
+        """Its `host:port`."""
         ...
 
-    async def find_matches(self, sequence_hashes: NDArray[np.uint64]) -> dict[Worker, int]:
+    async def find_matches(self, sequence_hashes: NDArray[np.uint64]) -> dict[WorkerKey, int]:
         """Depth by worker."""
         ...
 
     async def status(self) -> Status:
-        """What it holds of every worker."""
+        """Its state of every worker."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
-        replicas: how many were compared.
-        memberships: (worker, block) pairs that each of them holds, compared by digest.
-        prompts: how many prompts were looked up on each.
-        matched: (worker, block) pairs that their equal answers named.
-        differences: what differs, one line each; empty: they agree.
+        replicas: number of replicas.
+        memberships: (worker, block) pairs that each one holds, compared by digest.
+        prompts: number of prompts looked up on each one.
+        matched: (worker, block) pairs in their answers.
+        differences: one line per difference; empty: they agree.
     """
 
     replicas: int
@@ -49,7 +50,7 @@ class Agreement:
     differences: tuple[str, ...]
 
     def sentence(self) -> str:
-        """For the terminal."""
+        """The result as a sentence, for the terminal."""
         if self.differences:
             return (
                 f"the {self.replicas} indexers differ in {len(self.differences):,} places; first: "
@@ -62,12 +63,15 @@ class Agreement:
 
 
 async def compare(
-    replicas: Sequence[Answers], prompts: Sequence[NDArray[np.uint64]], *, settle_s: float = 10.0
+    replicas: Sequence[ReplicaClient],
+    prompts: Sequence[NDArray[np.uint64]],
+    *,
+    settle_s: float = 10.0,
 ) -> Agreement:
     """Compare every worker's digests, and the answers to every prompt (its sequence hashes).
 
     Waits at most `settle_s` until all have applied the same events, since a replica may be a few
-    milliseconds behind; after that a difference is a difference.
+    milliseconds behind. After that, what still differs counts.
     """
     statuses = await _settled(replicas, settle_s=settle_s)
     differences = _status_differences(replicas, statuses)
@@ -77,7 +81,7 @@ async def compare(
         answers = await asyncio.gather(*(replica.find_matches(prompt) for replica in replicas))
         matched += sum(answers[0].values())
         differences += [
-            f"prompt {number}: {first} says {answers[0]}, {replica.address} {other}"
+            f"prompt {number}: {first} says {_depths(answers[0])}, {replica.address} {_depths(other)}"
             for replica, other in zip(replicas[1:], answers[1:], strict=True)
             if other != answers[0]
         ]
@@ -90,10 +94,10 @@ async def compare(
     )
 
 
-async def _settled(replicas: Sequence[Answers], *, settle_s: float) -> list[Status]:
-    """Statuses of all replicas once two readings are alike everywhere, or the last ones in time."""
+async def _settled(replicas: Sequence[ReplicaClient], *, settle_s: float) -> list[Status]:
+    """The replicas' statuses, once two readings are alike everywhere or the time is over."""
     deadline = asyncio.get_running_loop().time() + settle_s
-    before: dict[Worker, int] | None = None
+    before: dict[WorkerKey, int] | None = None
     while True:
         statuses = list(await asyncio.gather(*(replica.status() for replica in replicas)))
         applied = [{w: s.last_event_id for w, s in status.workers.items()} for status in statuses]
@@ -104,10 +108,14 @@ async def _settled(replicas: Sequence[Answers], *, settle_s: float) -> list[Stat
         await asyncio.sleep(_POLL_S)
 
 
-def _status_differences(replicas: Sequence[Answers], statuses: Sequence[Status]) -> list[str]:
+def _depths(answer: Mapping[WorkerKey, int]) -> str:
+    return ", ".join(f"{depth} blocks on {worker}" for worker, depth in answer.items()) or "nothing"
+
+
+def _status_differences(replicas: Sequence[ReplicaClient], statuses: Sequence[Status]) -> list[str]:
     first = statuses[0].workers
     return [
-        f"worker {worker[0]}/{worker[1]}: {replicas[0].address} holds {first.get(worker)}, "
+        f"worker {worker}: {replicas[0].address} holds {first.get(worker)}, "
         f"{replica.address} {status.workers.get(worker)}"
         for replica, status in zip(replicas[1:], statuses[1:], strict=True)
         for worker in sorted(first.keys() | status.workers.keys())

@@ -1,4 +1,4 @@
-"""`kvatlas demo`: the whole path on this machine, a trace through it, one run per policy, a table."""
+"""`kvatlas demo`: plays a trace through a fleet on this machine, once per policy; prints a table."""
 
 import asyncio
 import contextlib
@@ -17,8 +17,8 @@ from kvatlas_chassis import FatalError
 from kvatlas_loadtest.demo.options import Options, read_options
 from kvatlas_loadtest.demo.plan import MODEL, PREFILL_TOKEN_US, Plan, make_plan
 from kvatlas_loadtest.demo.report import (
+    print_example_commands,
     print_plan,
-    print_ways_in,
     results_table,
 )
 from kvatlas_loadtest.demo.results import document
@@ -27,11 +27,11 @@ from kvatlas_loadtest.fleet import FleetShape, running_fleet
 from kvatlas_loadtest.supervisor import FleetError
 
 INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
+"""Exit status after Ctrl-C, as in shells."""
 
 
 def command(argv: Sequence[str]) -> int:
-    """Run the demo; return its exit status: 0 all as it should be, 1 something was not."""
+    """Run the demo; return its exit status: 0 if every run succeeded, 1 otherwise."""
     try:
         options = read_options(argv)
         plan = make_plan(options)
@@ -48,7 +48,7 @@ def command(argv: Sequence[str]) -> int:
 async def _until_interrupted(work: Coroutine[Any, Any, int]) -> int:
     """Run `work`; on the first SIGINT, SIGTERM or SIGHUP cancel it and let it clean up.
 
-    A second one ends this process at once, and the kernel then ends its children.
+    A second signal ends this process at once, and the kernel then ends its children.
     """
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
@@ -85,13 +85,13 @@ async def _demo(options: Options, plan: Plan, logs: Path) -> int:
                 if policy == options.policies[-1]:
                     _report(console, options, plan, runs)
                     if options.keep:
-                        print_ways_in(console, fleet)
+                        print_example_commands(console, fleet)
                         await asyncio.Event().wait()
-    return 0 if all(run.whole for run in runs.values()) else 1
+    return 0 if all(run.succeeded for run in runs.values()) else 1
 
 
 def _report(console: Console, options: Options, plan: Plan, runs: Mapping[str, Run]) -> None:
-    """The table, what was found besides, and the JSON file."""
+    """Print the table and the remarks; write the JSON file."""
     summaries = {policy: run.summary for policy, run in runs.items()}
     console.print(results_table(plan, summaries))
     for policy, run in runs.items():
@@ -134,7 +134,7 @@ def _write(file: Path, results: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _log_folder(options: Options) -> Generator[Path]:
-    """Where the processes' logs go: kept where the user said, else gone with the demo."""
+    """The folder for the processes' logs: `--logs`, or one that is deleted after the demo."""
     if options.logs is not None:
         yield options.logs
         return

@@ -1,4 +1,4 @@
-"""What a run sends, and when: the same for every policy, worked out before any clock runs."""
+"""Plans a run: every request and its time. The plan is the same for every policy."""
 
 import json
 import random
@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from kvatlas_chassis import SettingsError
 from kvatlas_loadtest.arrivals import compress, smooth_arrivals, speedup_for
-from kvatlas_loadtest.cachemodel import (
-    BlockNames,
+from kvatlas_loadtest.cache_model import (
+    BlockNumbering,
     Capacity,
     Hits,
     PromptBlocks,
@@ -22,17 +22,17 @@ from kvatlas_loadtest.prompts import prompt_tokens, tokens_per_id_for
 from kvatlas_loadtest.trace import TOKENS_PER_ID, Trace, TraceError, read_trace
 
 MODEL = "kvatlas-demo"
-"""The name that the demo's fleet serves."""
+"""Name of the model that the demo's fleet serves."""
 
 PROMPT_TOKENS_MEAN = 2_000
 OUTPUT_TOKENS_MEAN = 16
-"""What the mean request is scaled down to, so that a laptop's cores measure routing, not JSON."""
+"""Mean lengths after scaling, so that a laptop's cores measure routing and not JSON."""
 
 ENGINE_HEADROOM = 2.0
-"""How much less busy than with the trace as recorded the engines are, at least."""
+"""Factor by which the engines are less busy than in the recorded trace, at least."""
 
 PREFILL_TOKEN_US = 60.0
-"""What a real engine takes for a token that it has not cached."""
+"""Time that a real engine takes for an uncached token, in µs."""
 
 _BUSY_SHARE_MAX = 0.25
 
@@ -42,10 +42,10 @@ class PlannedRequest:
     """One request, ready to send.
 
     Attributes:
-        at_s: when, from the start of the run.
+        at_s: time to send it, from the start of the run.
         body: the JSON of `POST /v1/completions`.
         tokens: the prompt, uint32[n].
-        blocks: its full blocks, as a cache sees them.
+        blocks: the prompt's full blocks, numbered as a cache tells them apart.
     """
 
     at_s: float
@@ -56,16 +56,16 @@ class PlannedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All of one run.
+    """The plan of one run.
 
     Attributes:
-        requests: by time.
-        infinite: hits of a cache that forgets nothing, over these very requests.
-        capacity: the size of the engines.
+        requests: ordered by time.
+        infinite: hits of a cache that evicts nothing, over these requests.
+        capacity: the size of the engines' caches.
         tokens_per_id: tokens that stand for `TOKENS_PER_ID` of the trace.
-        speedup: how many times as fast as recorded the trace is played.
-        output_scale: how many times shorter than recorded the answers are.
-        engine_speedup: how much faster than a real engine a mock one runs.
+        speedup: factor by which the trace is played faster than recorded.
+        output_scale: factor by which the answers are shorter than recorded.
+        engine_speedup: factor by which a mock engine is faster than a real one.
     """
 
     trace: Trace
@@ -79,7 +79,7 @@ class Plan:
 
     @property
     def lasts_s(self) -> float:
-        """When the last request is sent."""
+        """Time at which the last request is sent, from the start."""
         return self.requests[-1].at_s
 
 
@@ -103,7 +103,7 @@ def make_plan(options: Options) -> Plan:
     )
     output_mean = sum(row.output_tokens for row in rows) / len(rows)
     output_scale = max(1.0, output_mean / OUTPUT_TOKENS_MEAN)
-    names = BlockNames(options.block_size)
+    numbering = BlockNumbering(options.block_size)
     requests: list[PlannedRequest] = []
     for row, at_s in zip(rows, compress(arrivals_ms, speedup=speedup), strict=True):
         tokens = prompt_tokens(row, tokens_per_id=tokens_per_id, seed=options.seed)
@@ -122,7 +122,7 @@ def make_plan(options: Options) -> Plan:
                 at_s=at_s,
                 body=json.dumps(body, separators=(",", ":")).encode(),
                 tokens=tokens,
-                blocks=names.cut(tokens, output_tokens=output_tokens),
+                blocks=numbering.number_blocks(tokens, output_tokens=output_tokens),
             )
         )
     blocks = [request.blocks for request in requests]
@@ -144,11 +144,12 @@ def make_plan(options: Options) -> Plan:
 
 
 def _engine_speedup(as_recorded: float, *, new_tokens: int, engine_s: float) -> float:
-    """How fast the engines must be for a comparison of where requests go, not of how they queue.
+    """The engines' speed at which routing matters more than queueing.
 
-    Time runs faster than recorded and there are fewer tokens: `as_recorded` makes up for both, and
-    they get more than that. A trace recorded on a larger fleet would still swamp this one, so they
-    are also fast enough to be busy for a small share of the run only; and never slower than real.
+    The trace is played faster and with fewer tokens; `as_recorded` compensates for both, and the
+    engines get `ENGINE_HEADROOM` times more. A trace of a larger fleet would still overload them,
+    so they are also fast enough to be busy for a small share of the run. They are never slower
+    than real ones.
     """
     busy_s = new_tokens * PREFILL_TOKEN_US / 1e6
     return max(1.0, as_recorded * ENGINE_HEADROOM, busy_s / (engine_s * _BUSY_SHARE_MAX))

@@ -1,7 +1,7 @@
-"""Plays a plan, open loop: a request is sent when it is due, whatever became of those before it.
+"""Plays a plan, open loop: a request is sent when it is due, whether or not earlier ones are answered.
 
-Time to the first token counts from the moment a request was due, so that a client or a router that
-falls behind shows, and does not hide as a lower load.
+The time to the first token counts from the moment when a request was due. So a client or a router
+that falls behind shows as latency, and not as a lower load.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ REQUEST_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one request.
+    """The outcome of one request.
 
     Attributes:
-        error: None: the answer arrived whole, with the engine's usage.
-        ttft_ms: from when the request was due to its first streamed token.
-        cached_tokens: what the engine says it had.
+        error: None: the answer arrived completely, with the engine's usage.
+        ttft_ms: time from when the request was due to its first streamed token.
+        cached_tokens: the engine's own count of cached prompt tokens.
         worker: `worker_id/dp_rank` of the engine that answered.
-        reason: the router's, of its choice.
+        reason: why the router chose it.
     """
 
     error: str | None
@@ -37,7 +37,7 @@ class Outcome:
 
 
 Progress = Callable[[int], None]
-"""Told after each request how many are finished."""
+"""Called after each request with the number of finished ones."""
 
 
 async def replay(

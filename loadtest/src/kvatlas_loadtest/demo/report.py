@@ -1,4 +1,4 @@
-"""How the demo looks in a terminal."""
+"""Prints the demo's plan, progress and results in a terminal."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from kvatlas_loadtest.trace import TOKENS_PER_ID
 
 
 def print_plan(console: Console, plan: Plan, options: Options) -> None:
-    """Say what is going to be played, and what was scaled to play it here."""
+    """Print what will be played, and how it was scaled for this machine."""
     tokens = sum(len(request.tokens) for request in plan.requests) / len(plan.requests)
     capacity = plan.capacity
     console.print(
@@ -43,7 +43,7 @@ def print_plan(console: Console, plan: Plan, options: Options) -> None:
 
 @contextmanager
 def shown_progress(console: Console, policy: str, requests: int) -> Generator[Told]:
-    """A bar that fills as answers arrive; without a terminal, nothing until the end."""
+    """A progress bar of the answers; without a terminal, nothing until the end."""
     with Progress(
         TextColumn("{task.description:<14}"),
         BarColumn(bar_width=None),
@@ -57,7 +57,7 @@ def shown_progress(console: Console, policy: str, requests: int) -> Generator[To
 
 
 def results_table(plan: Plan, policies: Mapping[str, Summary]) -> Table:
-    """Figures by policy: a row a figure, so that it fits a narrow terminal."""
+    """The figures of each policy. One row per figure, so that it fits a narrow terminal."""
     table = Table()
     table.add_column("", no_wrap=True)
     for policy in policies:
@@ -82,8 +82,8 @@ def results_table(plan: Plan, policies: Mapping[str, Summary]) -> Table:
     return table
 
 
-def print_ways_in(console: Console, fleet: Fleet) -> None:
-    """Commands to try against a fleet that is left up."""
+def print_example_commands(console: Console, fleet: Fleet) -> None:
+    """Print commands to try on the fleet that keeps running."""
     frontend = f"http://{fleet.frontends[0].address()}"
     admin = f"http://{fleet.frontends[0].address('admin')}"
     model = fleet.shape.model

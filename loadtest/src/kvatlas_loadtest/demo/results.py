@@ -1,4 +1,4 @@
-"""From outcomes to figures: one summary per policy, and the JSON file that others read."""
+"""Turns outcomes into figures: one summary per policy, and the JSON file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kvatlas_loadtest.cachemodel import Hits
+from kvatlas_loadtest.cache_model import Hits
 from kvatlas_loadtest.demo.plan import Plan
 from kvatlas_loadtest.demo.replay import Outcome
 from kvatlas_loadtest.prometheus import Histogram
@@ -17,13 +17,12 @@ class Summary:
     """One policy's run.
 
     Attributes:
-        errors: requests whose answer did not arrive whole.
-        hits: by the engines' own `cached_tokens`, over the requests that were answered.
-        evictions: blocks that the engines dropped to make room.
+        errors: requests whose answer did not arrive completely.
+        hits: by the engines' own `cached_tokens`, over the answered requests.
+        evictions: blocks that the engines evicted.
         ttft_ms: p50, p95, p99; None: no request was answered.
-        routing_ms: p50, p99 of what the frontends added before they passed a request on.
+        routing_ms: p50, p99 of the time that the frontends took to route a request.
         fallbacks: requests routed without an indexer's answer.
-        stored_max: most blocks that any one engine was asked to store.
     """
 
     requests: int
@@ -45,7 +44,7 @@ def summarize(
     fallbacks: int,
     routing_s: Histogram,
 ) -> Summary:
-    """Put the figures of one run together."""
+    """Compute the figures of one run."""
     pairs = list(zip(plan.requests, outcomes, strict=True))
     answered = [(request, outcome) for request, outcome in pairs if outcome.error is None]
     ttfts = [outcome.ttft_ms for _, outcome in answered if outcome.ttft_ms is not None]

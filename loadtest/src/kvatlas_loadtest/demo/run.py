@@ -1,4 +1,4 @@
-"""One policy's run: play the plan through a fleet that just started, and read what came of it."""
+"""One policy's run: plays the plan through a new fleet and reads the results."""
 
 import contextlib
 from collections.abc import Sequence
@@ -7,30 +7,30 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from kvatlas_hashing import chunk_hashes, sequence_hashes
-from kvatlas_loadtest.codec import replica
 from kvatlas_loadtest.demo.agreement import Agreement, compare
 from kvatlas_loadtest.demo.plan import Plan
 from kvatlas_loadtest.demo.replay import Outcome, replay
 from kvatlas_loadtest.demo.report import shown_progress
 from kvatlas_loadtest.demo.results import Summary, summarize
 from kvatlas_loadtest.fleet import Fleet
+from kvatlas_loadtest.indexer_rpc import replica
 from kvatlas_loadtest.prometheus import Histogram, total
 from kvatlas_loadtest.supervisor import Process
 
 ROUTING = "kvatlas_frontend_routing_seconds"
 EVICTED = "kvatlas_mock_engine_evicted_blocks_total"
 FALLBACK = "fallback"
-"""What every `x-kvatlas-reason` begins with that tells of a request routed without matches."""
+"""Prefix of every `x-kvatlas-reason` of a request that was routed without matches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One policy's figures, and what was found besides.
+    """One policy's results.
 
     Attributes:
-        agreement: what the indexers said of one another; None: only one was up.
-        remarks: what else to tell, a sentence each.
-        lost: processes that ended though nobody ended them.
+        agreement: comparison of the indexers; None: only one was running.
+        remarks: further facts, one sentence each.
+        lost: processes that ended unexpectedly.
     """
 
     summary: Summary
@@ -39,8 +39,8 @@ class Run:
     lost: tuple[str, ...]
 
     @property
-    def whole(self) -> bool:
-        """Every request was answered, no replica contradicts another, no process is gone."""
+    def succeeded(self) -> bool:
+        """Every request was answered, the replicas agree, and no process is lost."""
         differ = self.agreement is not None and bool(self.agreement.differences)
         return not (self.summary.errors or differ or self.lost)
 
@@ -51,10 +51,10 @@ async def play(plan: Plan, fleet: Fleet, console: Console, *, kill_indexer: bool
     victim = indexers.pop() if kill_indexer else None
     half = len(plan.requests) // 2
     remarks: list[str] = []
-    with shown_progress(console, fleet.shape.policy, len(plan.requests)) as told:
+    with shown_progress(console, fleet.shape.policy, len(plan.requests)) as show:
 
         def progress(finished: int) -> None:
-            told(finished)
+            show(finished)
             if victim is not None and finished == half:
                 victim.kill()
                 remarks.append(f"{victim.name} was killed after {half:,} answers")

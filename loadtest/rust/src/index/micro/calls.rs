@@ -1,25 +1,21 @@
-//! Query, store and remove, one after another on indexes of several sizes.
+//! Times query, store and remove on indexes of several sizes.
 
 use std::time::Instant;
 
-use kvatlas_baselines::catalogue::Design;
-use kvatlas_baselines::counting::Counting;
 use serde_json::{Value, json};
 
-use crate::index::micro::Sizes;
-use crate::index::micro::changes::Bench;
+use crate::index::micro::bench::Bench;
 use crate::index::micro::filled::Filled;
+use crate::index::micro::memory;
 use crate::index::micro::queries::{self, Case};
-use crate::index::micro::timing::Flush;
-use crate::index::micro::weight;
 
-/// Workers where their number is not the question.
+/// Workers, where their number does not vary.
 const FLEET: u32 = 1_000;
-/// Holders where depth is the question.
+/// Holders, where the depth varies.
 const HOLDERS: u32 = 64;
-/// Blocks where holders are the question.
+/// Blocks, where the holders vary.
 const BLOCKS: usize = 64;
-/// Blocks and holders where the number of live workers is the question.
+/// Blocks and holders, where the number of live workers varies.
 const FLEET_BLOCKS: usize = 256;
 const FLEET_HOLDERS: u32 = 8;
 
@@ -27,46 +23,36 @@ const FLEET_HOLDERS: u32 = 8;
 ///
 /// # Errors
 /// A wrong answer.
-pub fn run(
-    design: &Design,
-    sizes: &Sizes,
-    allocator: &'static Counting,
-) -> Result<Vec<Value>, String> {
-    let flush = Flush::new();
-    let mut lines = over_fleets(design, sizes, allocator, &flush)?;
+pub fn run(bench: &Bench) -> Result<Vec<Value>, String> {
+    let sizes = &bench.sizes;
+    let mut lines = over_fleets(bench)?;
     let most = sizes.memberships.iter().copied().max().unwrap_or(0);
     for &memberships in sizes.memberships {
         let fleet = FLEET.max(sizes.holders.iter().copied().max().unwrap_or(FLEET));
-        let mut filled = Filled::new(design, fleet, memberships, allocator)?;
-        lines.push(weight::size(design, &filled));
-        lines.extend(over_depths(design, sizes, &mut filled, &flush)?);
+        let mut filled = Filled::new(&bench.design, fleet, memberships)?;
+        lines.push(memory::size(&bench.design, &filled));
+        lines.extend(over_depths(bench, &mut filled)?);
         if memberships == most {
-            lines.extend(over_holders(design, sizes, &mut filled, &flush)?);
+            lines.extend(over_holders(bench, &mut filled)?);
         }
     }
-    let mut filled = Filled::new(design, FLEET, most, allocator)?;
-    lines.extend(weight::fill_and_empty(design, &mut filled));
+    let mut filled = Filled::new(&bench.design, FLEET, most)?;
+    lines.extend(memory::fill_and_empty(&bench.design, &mut filled));
     Ok(lines)
 }
 
-/// The same for one large index, and what it took to fill it.
+/// The figures of one large index, with the time and memory to fill it.
 ///
 /// # Errors
 /// A wrong answer.
-pub fn large(
-    design: &Design,
-    memberships: u64,
-    sizes: &Sizes,
-    allocator: &'static Counting,
-) -> Result<Vec<Value>, String> {
-    let flush = Flush::new();
+pub fn large(bench: &Bench, memberships: u64) -> Result<Vec<Value>, String> {
     let start = Instant::now();
-    let mut filled = Filled::new(design, 4 * FLEET, memberships, allocator)?;
+    let mut filled = Filled::new(&bench.design, 4 * FLEET, memberships)?;
     let seconds = start.elapsed().as_secs_f64();
-    let mut lines = vec![weight::size(design, &filled)];
-    lines.extend(over_depths(design, sizes, &mut filled, &flush)?);
+    let mut lines = vec![memory::size(&bench.design, &filled)];
+    lines.extend(over_depths(bench, &mut filled)?);
     lines.push(json!({
-        "operation": "load", "design": design.name, "memberships": memberships, "workers": filled.fleet,
+        "operation": "load", "design": bench.design.name, "memberships": memberships, "workers": filled.fleet,
         "seconds": seconds, "peak_rss_bytes": peak_rss_bytes(),
         "bytes_per_membership": filled.bytes() as f64 / memberships as f64,
     }));
@@ -74,15 +60,10 @@ pub fn large(
 }
 
 /// Queries alone: fleets of several sizes at equal matches.
-fn over_fleets(
-    design: &Design,
-    sizes: &Sizes,
-    allocator: &'static Counting,
-    flush: &Flush,
-) -> Result<Vec<Value>, String> {
-    let memberships = sizes.memberships[0] * 10;
-    let fleets = sizes.fleets.iter();
-    let indexes = fleets.map(|&fleet| Filled::new(design, fleet, memberships, allocator));
+fn over_fleets(bench: &Bench) -> Result<Vec<Value>, String> {
+    let memberships = bench.sizes.memberships[0] * 10;
+    let fleets = bench.sizes.fleets.iter();
+    let indexes = fleets.map(|&fleet| Filled::new(&bench.design, fleet, memberships));
     let mut indexes = indexes.collect::<Result<Vec<_>, _>>()?;
     let case = |filled| Case {
         filled,
@@ -90,67 +71,41 @@ fn over_fleets(
         holders: FLEET_HOLDERS,
     };
     let cases: Vec<Case> = (0..indexes.len()).map(case).collect();
-    queries::run(design, &mut indexes, &cases, sizes.samples, flush)
+    queries::run(bench, &mut indexes, &cases)
 }
 
-fn over_depths(
-    design: &Design,
-    sizes: &Sizes,
-    filled: &mut Filled,
-    flush: &Flush,
-) -> Result<Vec<Value>, String> {
-    let mut lines = Vec::new();
-    let bench = bench(design, sizes, flush);
-    for &depth in sizes.depths {
-        lines.extend(bench.of_own(filled, depth));
-    }
+fn over_depths(bench: &Bench, filled: &mut Filled) -> Result<Vec<Value>, String> {
+    let depths = bench.sizes.depths;
+    let changes = depths.iter().map(|&depth| bench.own_blocks(filled, depth));
+    let mut lines: Vec<Value> = changes.flatten().collect();
     let case = |&depth| Case {
         filled: 0,
         depth,
         holders: HOLDERS,
     };
-    let cases: Vec<Case> = sizes.depths.iter().map(case).collect();
-    let indexes = std::slice::from_mut(filled);
-    lines.extend(queries::run(design, indexes, &cases, sizes.samples, flush)?);
+    let cases: Vec<Case> = depths.iter().map(case).collect();
+    lines.extend(queries::run(bench, std::slice::from_mut(filled), &cases)?);
     Ok(lines)
 }
 
-fn over_holders(
-    design: &Design,
-    sizes: &Sizes,
-    filled: &mut Filled,
-    flush: &Flush,
-) -> Result<Vec<Value>, String> {
-    let mut lines = Vec::new();
-    let bench = bench(design, sizes, flush);
-    for &holders in sizes.holders.iter().filter(|&&holders| holders > 1) {
-        lines.extend(bench.of_shared(filled, BLOCKS, holders));
-    }
-    let asked_already = |holders: u32| holders == HOLDERS && sizes.depths.contains(&BLOCKS);
-    let others = sizes
-        .holders
-        .iter()
-        .filter(|&&holders| !asked_already(holders));
+fn over_holders(bench: &Bench, filled: &mut Filled) -> Result<Vec<Value>, String> {
+    let (depths, holders) = (bench.sizes.depths, bench.sizes.holders.iter());
+    let several = holders.clone().filter(|&&holders| holders > 1);
+    let changes = several.map(|&holders| bench.shared_blocks(filled, BLOCKS, holders));
+    let mut lines: Vec<Value> = changes.flatten().collect();
+    let asked_already = |holders: u32| holders == HOLDERS && depths.contains(&BLOCKS);
     let case = |&holders| Case {
         filled: 0,
         depth: BLOCKS,
         holders,
     };
+    let others = holders.filter(|&&holders| !asked_already(holders));
     let cases: Vec<Case> = others.map(case).collect();
-    let indexes = std::slice::from_mut(filled);
-    lines.extend(queries::run(design, indexes, &cases, sizes.samples, flush)?);
+    lines.extend(queries::run(bench, std::slice::from_mut(filled), &cases)?);
     Ok(lines)
 }
 
-fn bench<'a>(design: &'a Design, sizes: &Sizes, flush: &'a Flush) -> Bench<'a> {
-    Bench {
-        design,
-        samples: sizes.samples,
-        flush,
-    }
-}
-
-/// The most memory that this process has had, if the system tells.
+/// The peak memory of this process, if the system reports it.
 fn peak_rss_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status

@@ -1,4 +1,4 @@
-//! Stores and removes: of blocks that nobody holds, and of such as others hold too.
+//! Times stores and removes, of blocks that no worker holds and of blocks that others hold too.
 
 use std::time::Instant;
 
@@ -6,72 +6,65 @@ use kvatlas_baselines::catalogue::Design;
 use serde_json::{Value, json};
 
 use crate::index::cpu::thread_ns;
+use crate::index::micro::bench::Bench;
 use crate::index::micro::filled::{Filled, Prompt};
-use crate::index::micro::timing::{Flush, median};
+use crate::latency::median;
 
-/// Blocks stored and removed for one cold figure, at a hundred samples.
+/// Blocks stored and removed for one cold figure, at 100 samples.
 const COLD_BLOCKS: usize = 100_000;
-/// Blocks between two looks at the clock, where an event has fewer.
+/// Blocks between two readings of the clock, if an event has fewer.
 const HOT_BLOCKS: usize = 256;
-/// Memberships that may be made beforehand for it.
+/// Most memberships stored beforehand for one cold figure.
 const SHARED_MEMBERSHIPS: usize = 2_000_000;
-/// Who leaves and joins: a holder of whatever is shared.
+/// The worker that leaves and joins; it holds all shared blocks.
 const FIRST: u32 = 0;
 
-/// What is measured, of which design.
-#[derive(Clone, Copy)]
-pub struct Bench<'a> {
-    pub design: &'a Design,
-    pub samples: usize,
-    pub flush: &'a Flush,
-}
-
-/// ns a block.
+/// Time per block, in ns.
 #[derive(Clone, Copy)]
 struct Cost {
     store: f64,
     remove: f64,
 }
 
-impl Bench<'_> {
-    /// Events of so many blocks, which nobody else holds: the same ones again, or each another.
-    pub fn of_own(self, filled: &mut Filled, blocks: usize) -> Vec<Value> {
+impl Bench {
+    /// Events with so many blocks that no other worker holds. Hot: the same events again.
+    pub fn own_blocks(&self, filled: &mut Filled, blocks: usize) -> Vec<Value> {
         let again: Vec<Prompt> = (0..hot_events(blocks))
             .map(|_| filled.fresh(blocks))
             .collect();
-        let rounds = (0..self.samples.max(1)).map(|_| self.store_and_remove(filled, &again));
+        let rounds = (0..self.sizes.samples.max(1)).map(|_| self.store_and_remove(filled, &again));
         let hot = middle(rounds.collect());
         let others: Vec<Prompt> = (0..self.events(blocks, 1))
             .map(|_| filled.fresh(blocks))
             .collect();
         self.flush.all();
         let cold = self.store_and_remove(filled, &others);
-        lines(self.design, filled, blocks, 1, hot, cold)
+        lines(&self.design, filled, blocks, 1, hot, cold)
     }
 
-    /// Events of so many blocks that so many workers hold, of whom one leaves and joins.
-    pub fn of_shared(self, filled: &mut Filled, blocks: usize, holders: u32) -> Vec<Value> {
+    /// Events with so many blocks that so many workers hold; one worker leaves and joins.
+    pub fn shared_blocks(&self, filled: &mut Filled, blocks: usize, holders: u32) -> Vec<Value> {
         let shared: Vec<Prompt> = (0..self.events(blocks, holders as usize))
             .map(|_| filled.shared(blocks, holders))
             .collect();
         let again = &shared[..hot_events(blocks).min(shared.len())];
-        let rounds = (0..self.samples.max(1)).map(|_| self.leave_and_join(filled, again));
+        let rounds = (0..self.sizes.samples.max(1)).map(|_| self.leave_and_join(filled, again));
         let hot = middle(rounds.collect());
         self.flush.all();
         let cold = self.leave_and_join(filled, &shared);
         for prompt in &shared {
             filled.unshare(prompt, holders);
         }
-        lines(self.design, filled, blocks, holders, hot, cold)
+        lines(&self.design, filled, blocks, holders, hot, cold)
     }
 
-    /// So many as a cold figure takes.
-    fn events(self, blocks: usize, holders: usize) -> usize {
-        let wanted = COLD_BLOCKS * self.samples / 100;
+    /// Number of events for a cold figure.
+    fn events(&self, blocks: usize, holders: usize) -> usize {
+        let wanted = COLD_BLOCKS * self.sizes.samples / 100;
         (wanted.min(SHARED_MEMBERSHIPS / holders) / blocks).max(1)
     }
 
-    fn store_and_remove(self, filled: &mut Filled, prompts: &[Prompt]) -> Cost {
+    fn store_and_remove(&self, filled: &mut Filled, prompts: &[Prompt]) -> Cost {
         let fleet = filled.fleet as usize;
         let worker = |place: usize| (place * 7 % fleet) as u32;
         let store = self.stored(filled, prompts, worker);
@@ -79,13 +72,13 @@ impl Bench<'_> {
         Cost { store, remove }
     }
 
-    fn leave_and_join(self, filled: &mut Filled, prompts: &[Prompt]) -> Cost {
+    fn leave_and_join(&self, filled: &mut Filled, prompts: &[Prompt]) -> Cost {
         let remove = self.removed(filled, prompts, |_| FIRST);
         let store = self.stored(filled, prompts, |_| FIRST);
         Cost { store, remove }
     }
 
-    fn stored(self, filled: &mut Filled, prompts: &[Prompt], who: impl Fn(usize) -> u32) -> f64 {
+    fn stored(&self, filled: &mut Filled, prompts: &[Prompt], who: impl Fn(usize) -> u32) -> f64 {
         self.timed(filled, prompts, |filled| {
             for (place, prompt) in prompts.iter().enumerate() {
                 filled.store(who(place), prompt);
@@ -93,7 +86,7 @@ impl Bench<'_> {
         })
     }
 
-    fn removed(self, filled: &mut Filled, prompts: &[Prompt], who: impl Fn(usize) -> u32) -> f64 {
+    fn removed(&self, filled: &mut Filled, prompts: &[Prompt], who: impl Fn(usize) -> u32) -> f64 {
         let tails: Vec<Vec<u64>> = prompts.iter().map(Prompt::tail_first).collect();
         self.timed(filled, prompts, |filled| {
             for (place, hashes) in tails.iter().enumerate() {
@@ -102,10 +95,10 @@ impl Bench<'_> {
         })
     }
 
-    /// By this thread's processor time, unless the design hands its writes to others: those are waited for, by
-    /// the wall clock.
+    /// Time per block: processor time of this thread. If the design has writer threads: wall-clock time
+    /// until they are done.
     fn timed(
-        self,
+        &self,
         filled: &mut Filled,
         prompts: &[Prompt],
         change: impl FnOnce(&mut Filled),

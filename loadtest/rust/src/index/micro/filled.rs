@@ -1,13 +1,13 @@
-//! An index of a given size, made of prompts that can be made again from their numbers.
+//! Fills an index to a given size with prompts that can be made again from their numbers.
 
 use kvatlas_baselines::catalogue::Design;
-use kvatlas_baselines::counting::Counting;
 use kvatlas_hashing::sequence_hashes_into;
 
+use crate::allocator::COUNTING;
 use crate::index::engine::mix;
 use crate::index::target::{Options, Scratch, Target, make};
 
-/// Blocks of a prompt that one worker alone holds.
+/// Blocks of a prompt that only one worker holds.
 pub const OWN: usize = 64;
 
 /// A prompt, by number.
@@ -20,20 +20,20 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// The prompt of that number; those of different numbers share no block.
+    /// The prompt with that number; two numbers never share a block.
     pub fn new(number: u64, blocks: usize) -> Self {
         let mut prompt = Self::default();
-        prompt.become_(number, blocks);
+        prompt.remake(number, blocks);
         prompt
     }
 
-    /// Its sequence hashes in the order in which they are removed.
+    /// Its sequence hashes in the order of removal: the last one first.
     pub fn tail_first(&self) -> Vec<u64> {
         self.hashes.iter().rev().copied().collect()
     }
 
-    /// Turns into that prompt, in the same memory.
-    pub fn become_(&mut self, number: u64, blocks: usize) {
+    /// Makes the prompt with that number in the same memory.
+    pub fn remake(&mut self, number: u64, blocks: usize) {
         let first = mix(number + 1);
         self.chunks.clear();
         let chunks = (0..blocks as u64).map(|at| mix(first.wrapping_add(at)));
@@ -43,7 +43,7 @@ impl Prompt {
     }
 }
 
-/// An index, and the memory that it takes.
+/// An index with a given number of memberships.
 pub struct Filled {
     /// The index.
     pub target: Box<dyn Target>,
@@ -51,9 +51,8 @@ pub struct Filled {
     pub fleet: u32,
     /// Memberships of blocks with one holder.
     pub memberships: u64,
-    /// For calls.
+    /// Buffers for calls.
     pub scratch: Scratch,
-    allocator: &'static Counting,
     before: usize,
     next_prompt: u64,
 }
@@ -63,26 +62,13 @@ impl Filled {
     ///
     /// # Errors
     /// If the index has no room for so many workers.
-    pub fn new(
-        design: &Design,
-        fleet: u32,
-        memberships: u64,
-        allocator: &'static Counting,
-    ) -> Result<Self, String> {
-        let before = allocator.bytes();
-        let plain = Options {
-            limit: 0,
-            exact: false,
-            pairs: false,
-            kept_for: None,
-            sized_for: None,
-        };
+    pub fn new(design: &Design, fleet: u32, memberships: u64) -> Result<Self, String> {
+        let before = COUNTING.bytes();
         let mut filled = Self {
-            target: make(design, &plain, fleet)?,
+            target: make(design, &Options::default(), fleet)?,
             fleet,
             memberships,
             scratch: Scratch::default(),
-            allocator,
             before,
             next_prompt: 0,
         };
@@ -91,21 +77,21 @@ impl Filled {
         Ok(filled)
     }
 
-    /// Every prompt that one worker alone holds.
+    /// Calls `call` with every prompt that only one worker holds, and that worker.
     fn each_own(&mut self, mut call: impl FnMut(&mut Self, u32, &Prompt)) {
         let mut prompt = Prompt::default();
         let mut left = self.memberships;
         let mut number = 0;
         while left > 0 {
             let blocks = left.min(OWN as u64);
-            prompt.become_(number, blocks as usize);
+            prompt.remake(number, blocks as usize);
             call(self, (number % u64::from(self.fleet)) as u32, &prompt);
             left -= blocks;
             number += 1;
         }
     }
 
-    /// Every block is now held, too, by the worker so many places after its own.
+    /// Stores every block also on the worker so many places after its own.
     pub fn add_holder(&mut self, further: u32) {
         self.each_own(|filled, worker, prompt| {
             filled.store((worker + further) % filled.fleet, prompt);
@@ -113,7 +99,7 @@ impl Filled {
         self.target.settle();
     }
 
-    /// None of those workers holds any of those blocks; removed tails first.
+    /// Removes every block from the worker so many places after its own, tails first.
     pub fn empty(&mut self, further: u32) {
         self.each_own(|filled, worker, prompt| {
             let worker = (worker + further) % filled.fleet;
@@ -122,19 +108,19 @@ impl Filled {
         self.target.settle();
     }
 
-    /// One worker now holds a prompt.
+    /// Stores a prompt on one worker.
     pub fn store(&mut self, worker: u32, prompt: &Prompt) {
         self.target
             .store(&mut self.scratch, worker, None, &prompt.chunks);
     }
 
-    /// A prompt that nobody holds.
+    /// A prompt that no worker holds.
     pub fn fresh(&mut self, blocks: usize) -> Prompt {
         self.next_prompt += 1;
         Prompt::new(self.next_prompt, blocks)
     }
 
-    /// A prompt that so many workers hold, spread over the fleet.
+    /// A prompt that this many workers hold, spread over the fleet.
     pub fn shared(&mut self, blocks: usize, holders: u32) -> Prompt {
         let prompt = self.fresh(blocks);
         for holder in 0..holders {
@@ -144,7 +130,7 @@ impl Filled {
         prompt
     }
 
-    /// None of those workers holds it any more.
+    /// Removes it from those workers.
     pub fn unshare(&mut self, prompt: &Prompt, holders: u32) {
         for holder in 0..holders {
             self.target
@@ -159,7 +145,7 @@ impl Filled {
 
     /// Bytes in use.
     pub fn bytes(&self) -> usize {
-        let counted = || self.allocator.bytes().saturating_sub(self.before);
+        let counted = || COUNTING.bytes().saturating_sub(self.before);
         self.target.accounted_bytes().unwrap_or_else(counted)
     }
 }

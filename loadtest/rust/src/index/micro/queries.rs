@@ -1,28 +1,30 @@
-//! Queries of prompts whose blocks are all found.
+//! Times queries of prompts whose blocks are all found.
 //!
-//! All that are to be compared with each other take turns, a sample of each after a sample of each, so that whatever
-//! else the machine does slows all of them.
+//! Queries that are compared with each other take turns, one sample of each, so that other work on the
+//! machine slows all of them.
 
 use kvatlas_baselines::catalogue::Design;
 use serde_json::{Value, json};
 
+use crate::index::micro::bench::Bench;
 use crate::index::micro::filled::{Filled, Prompt};
-use crate::index::micro::timing::{Flush, cold_ns, hot_ns, median};
+use crate::index::micro::timing::{Flush, cold_ns, hot_ns};
 use crate::index::target::{Scratch, Target};
+use crate::latency::median;
 
 /// A limit that routers use.
 const LIMIT: usize = 32;
-/// Of a case: two that are timed cold, and two that bring the code back.
+/// Prompts of a case: two that are timed cold, and two that bring the code back.
 const PROMPTS: usize = 4;
 
-/// Prompts of an index that so many workers hold.
+/// A query to time: prompts of an index that so many workers hold.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// Which of the indexes.
+    /// Position of the index.
     pub filled: usize,
-    /// Blocks.
+    /// Blocks of a prompt.
     pub depth: usize,
-    /// Workers.
+    /// Workers that hold it.
     pub holders: u32,
 }
 
@@ -35,17 +37,11 @@ struct Asked {
     cold: Vec<f64>,
 }
 
-/// Times every way to ask for every case; lines of results.
+/// Times every way to ask for every case; returns lines of results.
 ///
 /// # Errors
 /// A wrong answer.
-pub fn run(
-    design: &Design,
-    indexes: &mut [Filled],
-    cases: &[Case],
-    samples: usize,
-    flush: &Flush,
-) -> Result<Vec<Value>, String> {
+pub fn run(bench: &Bench, indexes: &mut [Filled], cases: &[Case]) -> Result<Vec<Value>, String> {
     let prompts: Vec<Vec<Prompt>> = cases
         .iter()
         .map(|case| {
@@ -59,10 +55,10 @@ pub fn run(
         let case = cases[way.case];
         checked(&mut indexes[case.filled], case, way, &prompts[way.case][0])?;
     }
-    for number in 0..samples {
+    for number in 0..bench.sizes.samples {
         for way in &mut asked {
             let filled = &mut indexes[cases[way.case].filled];
-            sample(filled, way, &prompts[way.case], number % 2, flush);
+            sample(filled, way, &prompts[way.case], number % 2, &bench.flush);
         }
     }
     for (case, prompts) in cases.iter().zip(&prompts) {
@@ -74,11 +70,11 @@ pub fn run(
     }
     Ok(asked
         .into_iter()
-        .flat_map(|way| lines(design, indexes, cases, way))
+        .flat_map(|way| lines(&bench.design, indexes, cases, way))
         .collect())
 }
 
-/// By chunk hashes and by sequence hashes, all holders and few, where the design knows the difference.
+/// All ways that the design supports: chunk and sequence hashes, all holders and at most `LIMIT`.
 fn ways(indexes: &mut [Filled], cases: &[Case]) -> Vec<Asked> {
     let mut asked = Vec::new();
     for (case, &Case { filled, .. }) in cases.iter().enumerate() {
@@ -108,7 +104,7 @@ fn find(target: &dyn Target, scratch: &mut Scratch, prompt: &Prompt, by_sequence
     }
 }
 
-/// That the answer is right.
+/// Checks that the answer is right.
 fn checked(filled: &mut Filled, case: Case, way: &Asked, prompt: &Prompt) -> Result<(), String> {
     filled.target.set_limit(way.limit);
     find(
@@ -132,7 +128,7 @@ fn checked(filled: &mut Filled, case: Case, way: &Asked, prompt: &Prompt) -> Res
     Ok(())
 }
 
-/// One of each temperature.
+/// Takes one hot and one cold sample.
 fn sample(filled: &mut Filled, way: &mut Asked, prompts: &[Prompt], which: usize, flush: &Flush) {
     filled.target.set_limit(way.limit);
     let (target, by_sequence) = (&*filled.target, way.by_sequence);

@@ -1,19 +1,19 @@
-//! Calls timed hot and cold.
+//! Times calls with hot and with cold processor caches.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-/// More than the caches that a core has for itself.
+/// More than the private caches of a core.
 const FLUSH_BYTES: usize = 48 << 20;
 const LINE_BYTES: usize = 64;
-/// Hot calls between two looks at the clock.
+/// Hot calls between two readings of the clock.
 const HOT_CALLS: u32 = 32;
 
-/// Memory to read instead of what the caches hold.
+/// Memory whose reading evicts everything else from the caches.
 pub struct Flush(Vec<u8>);
 
 impl Flush {
-    /// Takes the memory.
+    /// Allocates the memory.
     pub fn new() -> Self {
         Self(vec![1; FLUSH_BYTES])
     }
@@ -25,7 +25,7 @@ impl Flush {
     }
 }
 
-/// ns of a call that repeats.
+/// Time of a call that repeats, in ns.
 pub fn hot_ns(mut call: impl FnMut()) -> f64 {
     call();
     let start = Instant::now();
@@ -33,18 +33,12 @@ pub fn hot_ns(mut call: impl FnMut()) -> f64 {
     start.elapsed().as_nanos() as f64 / f64::from(HOT_CALLS)
 }
 
-/// ns of a call whose data the caches have lost; `another` is a call of the same kind on other
-/// data, which brings the code back.
+/// Time of a call whose data is not in the caches, in ns. `another` is a call of the same kind on other
+/// data, which brings the code back into the caches.
 pub fn cold_ns(flush: &Flush, another: impl FnOnce(), call: impl FnOnce()) -> f64 {
     flush.all();
     another();
     let start = Instant::now();
     call();
     start.elapsed().as_nanos() as f64
-}
-
-/// The value in the middle; of none, 0.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(0.0)
 }

@@ -1,1 +1,1 @@
-"""From an engine's socket to an answer: blocks a second, and what a publisher costs."""
+"""Benchmark from an engine's socket to an answer: blocks per second, and a publisher's cost."""

@@ -1,8 +1,8 @@
 """`kvatlas bench engine-events`: many engines, one publisher process, a log, one indexer.
 
-The clock runs from the first message's sending until `FindMatches` finds every engine's last prompt
-whole: a worker's records are applied in order, so all that it said before is in the index then. All
-processes share the machine's cores.
+The time runs from the first message until `FindMatches` finds all blocks of every engine's last
+prompt. A worker's records are applied in order, so all its earlier events are in the index then.
+All processes share the machine's cores.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ import uvloop
 import zmq
 import zmq.asyncio
 
+from kvatlas_loadtest.bench.cell import ANY_PORT, BLOCK_SIZE, CELL, MODEL
 from kvatlas_loadtest.bench.engine_events import mirror
-from kvatlas_loadtest.bench.engine_events.traffic import BLOCK_SIZE, Shape
+from kvatlas_loadtest.bench.engine_events.traffic import Shape
+from kvatlas_loadtest.bench.log_to_visible.transports import LogPipeline, open_pipeline
 from kvatlas_loadtest.bench.processes import cpu_s
 from kvatlas_loadtest.bench.rows import Medians, Row, Setting
-from kvatlas_loadtest.bench.visible.engines import CELL, MODEL
-from kvatlas_loadtest.bench.visible.logs import Way, opened
 from kvatlas_loadtest.supervisor import Command, FleetError, Process, Supervisor, kvatlas
 
 NAME = "engine-events"
@@ -49,7 +49,7 @@ _WARM_S = 2.0
 
 
 def run(quick: bool) -> list[Row]:  # noqa: FBT001 - every benchmark has this shape
-    """Engine to visible over ZMQ, blocks a second; the mirror's cost and the publisher's CPU."""
+    """Engine events over ZMQ: blocks per second to FindMatches; mirror's and publisher's cost."""
     rows = mirror.rows(quick=quick)
     return rows + uvloop.run(_measure(quick=quick))
 
@@ -85,7 +85,7 @@ async def _throughput(transport: str, shape: Shape, *, quick: bool) -> Row:
 
 
 async def _cpu(shape: Shape, engines: int, *, quick: bool) -> Row:
-    """What a publisher spends on engines at an ordinary pace, after a while of it."""
+    """Processor time of a publisher for engines at a usual rate, after a warm-up."""
     seconds = _QUICK_PACED_S if quick else _PACED_S
     warm_s = 0.0 if quick else _WARM_S
     blocks = int(ENGINE_BLOCKS_S * (seconds + warm_s + 1.0))
@@ -113,19 +113,19 @@ def _settings(shape: Shape, engines: int) -> dict[str, Setting]:
 
 @dataclass(frozen=True, slots=True)
 class _Fleet:
-    """Engines that wait for the word, a publisher that hears them, and a way to answers."""
+    """Engines that wait for a start signal, their publisher, a log, and an indexer."""
 
-    way: Way
+    pipeline: LogPipeline
     publisher: Process
     control: zmq.asyncio.Socket
 
     async def go(self) -> dict[str, Any]:
-        """Let the engines begin; returns when the first message went and the last prompts."""
+        """Start the engines; return the time of the first message, and the last prompts."""
         await self.control.send(b"go")
         return json.loads(await self.control.recv())
 
     async def seconds_to_visible(self) -> float:
-        """From the first message to the last answer."""
+        """Time from the first message to the last answer, in seconds."""
         begun = await self.go()
         for worker, prompt in enumerate(begun["prompts"], start=1):
             await self._wait_for(worker, np.array(prompt, dtype=np.uint64))
@@ -134,7 +134,7 @@ class _Fleet:
     async def _wait_for(self, worker: int, prompt: "np.ndarray[Any, np.dtype[np.uint64]]") -> None:
         began_s = time.monotonic()
         while True:
-            found = await self.way.indexer.find_matches(chunk_hashes=prompt, deadline_ms=5_000)
+            found = await self.pipeline.indexer.find_matches(chunk_hashes=prompt, deadline_ms=5_000)
             held = zip(found.worker_ids.tolist(), found.depths.tolist(), strict=True)
             if (worker, len(prompt)) in held:
                 return
@@ -147,7 +147,7 @@ class _Fleet:
 async def _fleet(
     transport: str, shape: Shape, engines: int, messages: int, blocks_s: float
 ) -> AsyncGenerator[_Fleet, None]:
-    async with opened(transport) as way:
+    async with open_pipeline(transport) as pipeline:
         with tempfile.TemporaryDirectory(prefix="kvatlas-bench-") as folder:
             async with Supervisor(Path(folder), ready_timeout_s=60) as supervisor:
                 words = (
@@ -159,14 +159,14 @@ async def _fleet(
                 module = "kvatlas_loadtest.bench.engine_events.sender"
                 sender = Command("engines", (sys.executable, "-m", module, *words))
                 (sending,) = await supervisor.start([sender])
-                config = _config(Path(folder), way.url, sending.ready["events"])
+                config = _config(Path(folder), pipeline.url, sending.ready["events"])
                 command = kvatlas("publisher", "publisher", "--config", str(config))
                 (publisher,) = await supervisor.start([command])
                 context = zmq.asyncio.Context()
                 try:
                     control = context.socket(zmq.REQ)
                     control.connect(sending.address("control"))
-                    yield _Fleet(way, publisher, control)
+                    yield _Fleet(pipeline, publisher, control)
                 finally:
                     context.destroy(linger=0)
 
@@ -174,8 +174,8 @@ async def _fleet(
 def _config(folder: Path, log: str, events: Sequence[str]) -> Path:
     """Write the publisher's configuration: one entry per engine."""
     document = {
-        "listen": "127.0.0.1:0",
-        "admin": "127.0.0.1:0",
+        "listen": ANY_PORT,
+        "admin": ANY_PORT,
         "model": MODEL,
         "block_size": BLOCK_SIZE,
         "cell": CELL,

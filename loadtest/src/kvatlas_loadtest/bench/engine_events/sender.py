@@ -1,9 +1,9 @@
-"""The engines' side, in a process of its own: sockets that send what was made before.
+"""The engines, in a process of its own: sockets that send messages encoded beforehand.
 
-Everything is encoded and framed before the first message goes out, so that the machine's cores are
-the publisher's while it is measured. It says on stdout where its sockets are, waits until each has
-a subscriber, and begins when it is told to on the control socket; the answer says when the first
-message went, on the clock that all processes share, and what to ask for.
+All messages are encoded and framed before the first one is sent, so that the machine's cores are
+free for the publisher. The process prints the addresses of its sockets, waits until each has a
+subscriber, and starts on a message on the control socket. The answer has the time of the first
+message, on the clock that all processes share, and the prompts to look up.
 """
 
 import argparse
@@ -19,23 +19,26 @@ from typing import cast
 import zmq
 
 from kvatlas_hashing import chunk_hashes
+from kvatlas_loadtest.bench.cell import BLOCK_SIZE
 from kvatlas_loadtest.bench.engine_events import zmtp
-from kvatlas_loadtest.bench.engine_events.traffic import BLOCK_SIZE, Requests, Shape
+from kvatlas_loadtest.bench.engine_events.traffic import Requests, Shape
 
 Send = Callable[[Sequence[socket.socket]], None]
-"""Sends everything, by engine."""
+"""Sends all messages, over one connection per engine."""
 _BURST_BYTES = 8 << 10
-"""libzmq gathers as much before it writes."""
+"""libzmq collects this many bytes before it writes."""
 
 
 def main() -> None:
     """Serve one run."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--engines", type=int, required=True)
-    parser.add_argument("--messages", type=int, required=True, help="of each engine")
+    parser.add_argument("--messages", type=int, required=True, help="messages of each engine")
     parser.add_argument("--blocks-an-event", type=int, required=True)
     parser.add_argument("--events-a-message", type=int, required=True)
-    parser.add_argument("--blocks-s", type=float, default=0.0, help="of each engine; 0: at once")
+    parser.add_argument(
+        "--blocks-s", type=float, default=0.0, help="blocks/s of each engine; 0: no limit"
+    )
     words = parser.parse_args()
     shape = Shape(words.blocks_an_event, words.events_a_message)
     made = [Requests(shape, seed) for seed in range(words.engines)]
@@ -74,14 +77,14 @@ def _serve(
     control.recv()
     control.send(json.dumps({"first_s": time.monotonic(), "prompts": prompts}).encode())
     send(connections)
-    control.recv()  # the connections live as long as the run
+    control.recv()  # keeps the connections open until the end of the run
     control.send(b"{}")
 
 
 def _send_paced(
     connections: Sequence[socket.socket], *, messages: Sequence[Sequence[bytes]], pause_s: float
 ) -> None:
-    """All engines in turn, message by message."""
+    """Send one message of each engine in turn, at a fixed rate."""
     began_s = time.monotonic()
     for step, together in enumerate(zip(*messages, strict=True)):
         time.sleep(max(0.0, began_s + step * pause_s - time.monotonic()))
@@ -90,7 +93,7 @@ def _send_paced(
 
 
 def _send_at_once(connections: Sequence[socket.socket], *, tapes: Sequence[bytes]) -> None:
-    """All engines that have room, a burst each in turn."""
+    """Send a burst of each engine in turn, whenever its socket has room."""
     with selectors.DefaultSelector() as selector:
         for connection, own in zip(connections, tapes, strict=True):
             connection.setblocking(False)

@@ -1,4 +1,4 @@
-"""What engines say, as the bytes that they send: steps of requests that store blocks nobody has.
+"""Makes the payloads that engines send: steps of requests that store new blocks.
 
 A message is one step of an engine, in the format of vLLM 0.33. In a step of prefill one request
 stores a run of blocks; in a step of decoding many requests store a block each, the next of its own
@@ -12,9 +12,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK_SIZE = 16
+from kvatlas_loadtest.bench.cell import BLOCK_SIZE
+
 PROMPT_BLOCKS = 128
-"""Of every request; then another takes its place."""
+"""Blocks of a request; then another request takes its place."""
 _VOCABULARY = 129_280
 _ENCODER = msgspec.msgpack.Encoder()
 

@@ -1,8 +1,7 @@
-"""The publishing side of ZMTP 3.0 with the NULL mechanism, for messages that are framed beforehand.
+"""The publishing side of ZMTP 3.0 with the NULL mechanism (ZeroMQ RFC 23), for framed messages.
 
-A general ZMQ library spends more on a small message than a publisher spends on understanding it;
-where all processes share two cores, that would be most of what is measured. Framed bytes cost next
-to nothing to send. The protocol: ZeroMQ RFC 23.
+A general ZMQ library spends more on a small message than a publisher needs to decode it. Where all
+processes share two cores, that would dominate the measurement. Framed bytes cost little to send.
 """
 
 import socket

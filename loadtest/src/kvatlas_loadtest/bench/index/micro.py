@@ -1,7 +1,7 @@
-"""Single calls of the flat index: rows against their targets, from what the generator prints.
+"""Single calls of the flat index: compares the generator's figures with their targets.
 
-Each line it prints is one figure with all that it depends on: an `operation`, and what that is told
-by. Most lines are for the tables; what was asked for is computed from some of them here.
+Each line that the generator prints is one figure with its `operation` and its settings. Most lines
+go to the tables; figures with a target are computed here from some of them.
 """
 
 import math
@@ -17,7 +17,7 @@ Line = Mapping[str, Any]
 NAME = "index"
 DEEP_QUERY_US_TARGET = 2.5
 DEEP_QUERY_MEMBERSHIPS = 10_000_000
-"""So many and more make a cold table."""
+"""Memberships from which on a table is cold."""
 DEEP_QUERY = {"depth": 1_024, "workers": 64, "limit": 0, "hashes": "sequence"}
 FLEET_DEVIATION_TARGET = 0.2
 DEPTH_GROWTH_TARGET = 1.0
@@ -31,7 +31,7 @@ LARGE_GIB_TARGET = 3.0
 
 
 def micro_rows(lines: Sequence[Line]) -> list[Row]:
-    """What was asked of single calls; nothing for what was not measured."""
+    """The rows with targets; none for what was not measured."""
     return [
         *_deep_query(lines),
         *_fleet_deviation(lines),
@@ -43,7 +43,7 @@ def micro_rows(lines: Sequence[Line]) -> list[Row]:
 
 
 def lines_of(lines: Iterable[Line], operation: str, **settings: Setting) -> list[Line]:
-    """The lines of an operation that have these settings."""
+    """The lines of an operation with these settings."""
     return [
         line
         for line in lines
@@ -53,7 +53,7 @@ def lines_of(lines: Iterable[Line], operation: str, **settings: Setting) -> list
 
 
 def _deep_query(lines: Sequence[Line]) -> Iterator[Row]:
-    """On tables large enough, or the largest there is; cold is what was asked for."""
+    """Queries on large tables, or on the largest one measured; the target is for cold ones."""
     found = lines_of(lines, "query", **DEEP_QUERY)
     most = max((line["memberships"] for line in found), default=0)
     for line in found:
@@ -65,7 +65,7 @@ def _deep_query(lines: Sequence[Line]) -> Iterator[Row]:
 
 
 def _fleet_deviation(lines: Sequence[Line]) -> Iterator[Row]:
-    """How far a query's time is from the median over fleets, at most, all else equal."""
+    """The largest deviation of a query's time from the median over fleets, all else equal."""
     same = ("memberships", "depth", "workers", "temperature", "limit", "hashes")
     for group in _groups(lines_of(lines, "query", limit=0), same, varying="fleet"):
         middle_us = median(line["us"] for line in group)
@@ -77,9 +77,9 @@ def _fleet_deviation(lines: Sequence[Line]) -> Iterator[Row]:
 
 
 def _depth_growth(lines: Sequence[Line]) -> Iterator[Row]:
-    """How many times as fast as the logarithm of the depth a query's time grows, at most.
+    """The largest growth of a query's time, relative to the growth of the depth's logarithm.
 
-    Given sequence hashes: chaining those of chunks takes time by the block, whatever the index.
+    Only for sequence hashes: chaining chunk hashes takes time per block in any index.
     """
     same = ("memberships", "fleet", "workers", "temperature", "limit", "hashes")
     deep = [
@@ -137,7 +137,7 @@ def _load(lines: Sequence[Line]) -> Iterator[Row]:
 
 
 def _groups(lines: Iterable[Line], same: Sequence[str], *, varying: str) -> Iterator[list[Line]]:
-    """Lines that are equal but for one setting, by that setting; groups of at least two."""
+    """Groups of at least two lines that differ in one setting only, ordered by it."""
     groups: defaultdict[tuple[Any, ...], list[Line]] = defaultdict(list)
     for line in lines:
         groups[tuple(line[name] for name in same)].append(line)

@@ -1,11 +1,11 @@
-"""Single calls as tables: queries by depth, holders and size, stores and removes by size of event and holders."""
+"""Tables of single calls: queries by depth, holders and size; changes by event size and holders."""
 
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
 
 from kvatlas_loadtest.bench.index.micro import Line, lines_of
-from kvatlas_loadtest.bench.index.sheets import Sheet
+from kvatlas_loadtest.bench.index.text_table import TextTable
 from kvatlas_loadtest.bench.rows import number_text
 
 TEMPERATURES = ("hot", "cold")
@@ -13,16 +13,16 @@ _HASHES = ("chunk", "sequence")
 _NOTHING = "-"
 
 
-def micro_sheets(lines: Sequence[Line]) -> list[Sheet]:
-    """The tables that have any row."""
-    return [sheet for sheet in (_queries(lines), _changes(lines)) if sheet.rows]
+def micro_tables(lines: Sequence[Line]) -> list[TextTable]:
+    """The tables with at least one row."""
+    return [table for table in (_queries(lines), _changes(lines)) if table.rows]
 
 
-def _queries(lines: Sequence[Line]) -> Sheet:
+def _queries(lines: Sequence[Line]) -> TextTable:
     settings = ("memberships", "fleet", "depth", "workers", "limit")
     cases = list(product(_HASHES, TEMPERATURES))
     queries = lines_of(lines, "query")
-    return Sheet(
+    return TextTable(
         "query of the flat index, all blocks found, µs (median)",
         (
             *("memberships", "live workers", "blocks", "holders", "limit"),
@@ -41,10 +41,10 @@ def _queries(lines: Sequence[Line]) -> Sheet:
     )
 
 
-def _changes(lines: Sequence[Line]) -> Sheet:
+def _changes(lines: Sequence[Line]) -> TextTable:
     settings = ("memberships", "depth", "workers")
     cases = list(product(("store", "remove"), TEMPERATURES))
-    return Sheet(
+    return TextTable(
         "store and remove of the flat index, ns a block",
         (
             *("memberships", "blocks of an event", "holders"),
@@ -64,7 +64,7 @@ def _changes(lines: Sequence[Line]) -> Sheet:
 
 
 def _distinct(lines: Sequence[Line], settings: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Values of some settings, in the order in which they were printed."""
+    """The distinct values of some settings, in the order in which they were printed."""
     return list(dict.fromkeys(tuple(line[name] for name in settings) for line in lines))
 
 

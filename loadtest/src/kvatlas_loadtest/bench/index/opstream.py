@@ -1,8 +1,8 @@
-"""Operation streams as files: their header, and their first part as a stream of its own.
+"""Operation streams as files: reads their header, and cuts off their first part.
 
-An operation stream is the merged timeline of a fleet, little-endian: a header of 128 bytes, then
-records of 32 bytes and their hashes (the native generator makes and plays them). A design that is
-too slow for a whole stream is measured on the first part of it.
+An operation stream is the merged timeline of a fleet, in little-endian: a header of 128 bytes, then
+records of 32 bytes, each with its hashes. The native generator makes and plays such streams. A
+design that is too slow for a whole stream is measured on its first part.
 """
 
 import mmap
@@ -15,7 +15,7 @@ from kvatlas_chassis import FatalError
 MAGIC = b"KVOPS\0\0\0"
 VERSION = 1
 RECORD = struct.Struct("<QIIQQ")
-"""Time in ns, kind, worker, number of hashes, parent."""
+"""A record: time in ns, kind, worker, number of hashes, parent."""
 
 _HEADER = struct.Struct("<8s6I12Q")
 _HASH_BYTES = 8
@@ -24,11 +24,11 @@ _NO_HUB = 2
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a stream says of itself.
+    """The header of a stream.
 
     Attributes:
-        records: of queries, stores and removes.
-        blocks: in the queries, the stores and the removes.
+        records: numbers of queries, stores and removes.
+        blocks: numbers of blocks in the queries, the stores and the removes.
         span_ns: time of the last record.
         flags: 1 = workers assigned by request, 2 = hub ids left out.
     """
@@ -46,16 +46,16 @@ class Header:
 
     @property
     def block_ops(self) -> int:
-        """Blocks asked for, stored and removed."""
+        """Number of blocks queried, stored and removed."""
         return sum(self.blocks)
 
     @property
     def without_hubs(self) -> bool:
-        """Whether ids that are in very many prompts were left out."""
+        """Whether ids that occur in very many prompts were left out."""
         return bool(self.flags & _NO_HUB)
 
     def packed(self) -> bytes:
-        """The header's bytes."""
+        """The header as bytes."""
         return _HEADER.pack(
             MAGIC,
             *(VERSION, _HEADER.size, self.workers, self.block_tokens, self.id_tokens),
@@ -152,6 +152,6 @@ def cut_stream(
 
 
 def _fields(data: mmap.mmap, at: int) -> tuple[int, int, int]:
-    """Time in ns, kind and number of hashes of the record at a place."""
+    """Time in ns, kind and number of hashes of the record at an offset."""
     time_ns, kind, _, count, _ = RECORD.unpack_from(data, at)
     return time_ns, kind, count

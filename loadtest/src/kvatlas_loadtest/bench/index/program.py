@@ -1,8 +1,8 @@
-"""The native half of the benchmark as functions: `kvatlas-loadgen`'s subcommands for the index."""
+"""Calls the native half of the benchmark: the index subcommands of `kvatlas-loadgen`."""
 
 import json
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ class Design:
     """One design that the generator can play a stream on.
 
     Attributes:
-        exact: its answers are never wrong; if not, it is a form that was published as such.
-        queued: its writes go to threads of its own.
+        exact: its answers are never wrong. False: the published design allows wrong answers.
+        queued: it applies writes on its own threads.
     """
 
     name: str
@@ -28,14 +28,14 @@ class Trial:
     """One play of a stream.
 
     Attributes:
-        window_ms: what the stream was squeezed into; 0: played as fast as it went.
-        finished_ms: until all was applied.
+        window_ms: time into which the stream was compressed; 0: played without pacing.
+        finished_ms: time until all was applied.
         counted: all was issued within 1.01 times the window and applied within 1.10 times.
-        block_ops_per_s: blocks asked for, stored and removed, by `finished_ms`.
+        block_ops_per_s: blocks queried, stored and removed, divided by `finished_ms`.
         lookup_us: p50, p99, p999 and max of a look-up.
         apply_ms: p50 and p99 from an event's time until it was applied, and even_p99, the p99 if
-            every block took the average time (paced, one applying thread); None where the design
-            applies on threads of its own.
+            every block took the average time (paced, one applying thread). None: the design
+            applies on its own threads.
         write_ns: processor time of the event thread, per block stored or removed. None: no block.
     """
 
@@ -53,34 +53,32 @@ class Trial:
 
 
 class Program:
-    """The generator. Each call is a process of its own, so that no trial inherits another's heap."""
+    """The generator. Each call is a process of its own, so that no trial inherits a heap."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def designs(self) -> tuple[Design, ...]:
-        """Every design there is."""
+        """All designs."""
+        names = [field.name for field in fields(Design)]
         listed = json.loads(self._run("index-designs"))
-        return tuple(
-            Design(design["name"], exact=design["exact"], queued=design["queued"])
-            for design in listed
-        )
+        return tuple(Design(**{name: each[name] for name in names}) for each in listed)
 
     def make_stream(self, trace: Path, out: Path, *flags: str) -> None:
-        """Make an operation stream of a trace."""
+        """Make an operation stream from a trace."""
         self._run("index-stream", "--trace", str(trace), "--out", str(out), *flags)
 
     def play(
         self, stream: Path, design: str, window_ms: int, *flags: str, timeout_s: float
     ) -> Trial | None:
-        """One trial; None if it was not over in time.
+        """Play one trial; None: it did not end in time.
 
         Args:
-            stream: what is played.
-            design: on what.
-            window_ms: squeezed into what; 0: as fast as it goes.
-            flags: others of `index-play`.
-            timeout_s: for the whole process.
+            stream: the stream to play.
+            design: the design to play it on.
+            window_ms: time into which it is compressed; 0: no pacing.
+            flags: further flags of `index-play`.
+            timeout_s: longest time of the process.
         """
         words = ("--stream", str(stream), "--design", design, "--window-ms", str(window_ms))
         try:
@@ -100,25 +98,14 @@ class Program:
             command, capture_output=True, text=True, timeout=timeout_s, check=False
         )
         if done.returncode:
-            said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-            raise FatalError(f"kvatlas bench: {self._path.name} {verb}: {said[-1]}")
+            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+            raise FatalError(f"kvatlas bench: {self._path.name} {verb}: {lines[-1]}")
         return done.stdout
 
 
 def read_trial(document: dict[str, Any]) -> Trial:
-    """What `index-play` printed."""
-    apply_ms: dict[str, float | None] = document["apply_ms"]
-    known_ms = {name: value for name, value in apply_ms.items() if value is not None}
-    return Trial(
-        window_ms=document["window_ms"],
-        issued_ms=document["issued_ms"],
-        finished_ms=document["finished_ms"],
-        counted=document["counted"],
-        block_ops=document["block_ops"],
-        block_ops_per_s=document["block_ops_per_s"],
-        lookup_us=document["lookup_us"],
-        apply_ms=known_ms or None,
-        bytes_per_membership=document["bytes_per_membership"],
-        memberships=document["memberships"],
-        write_ns=document["write_ns"],
-    )
+    """Parse the output of `index-play`."""
+    values = {field.name: document[field.name] for field in fields(Trial)}
+    apply_ms = {name: value for name, value in values["apply_ms"].items() if value is not None}
+    values["apply_ms"] = apply_ms or None
+    return Trial(**values)

@@ -1,4 +1,4 @@
-"""Says what is being measured, to whoever waits for it."""
+"""Shows what is being measured, and how much is left."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -8,24 +8,24 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 
-class Watch(Protocol):
-    """Whoever is told how far the benchmark is."""
+class ProgressListener(Protocol):
+    """Receives the progress of the benchmark."""
 
     def expect(self, steps: int) -> None:
-        """So many more steps are to come."""
+        """Add `steps` to the total."""
         ...
 
     def now(self, what: str) -> None:
-        """This begins."""
+        """Name the step that begins."""
         ...
 
     def done(self, steps: int = 1) -> None:
-        """So many steps are over, or turned out not to be needed."""
+        """Count `steps` as done, or as not needed."""
         ...
 
 
-class Bar:
-    """A bar, and what runs now; of which stream."""
+class ProgressBar:
+    """A progress bar with the current step and its stream."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -34,26 +34,26 @@ class Bar:
         self._stream = ""
 
     def about(self, stream: str) -> None:
-        """What follows is about this stream."""
+        """Name the stream of the following steps."""
         self._stream = stream
 
     def expect(self, steps: int) -> None:
-        """So many more steps are to come."""
+        """Add `steps` to the total."""
         self._total += steps
         self._progress.update(self._task, total=self._total)
 
     def now(self, what: str) -> None:
-        """This begins."""
+        """Name the step that begins."""
         self._progress.update(self._task, description=f"{self._stream}: {what}")
 
     def done(self, steps: int = 1) -> None:
-        """So many steps are over, or turned out not to be needed."""
+        """Count `steps` as done, or as not needed."""
         self._progress.advance(self._task, steps)
 
 
 @contextmanager
-def watched(console: Console) -> Generator[Bar]:
-    """A bar on the terminal for as long as the context lasts; gone at its end."""
+def progress_bar(console: Console) -> Generator[ProgressBar]:
+    """A progress bar for as long as the context lasts."""
     columns = (
         BarColumn(24),
         MofNCompleteColumn(),
@@ -61,4 +61,4 @@ def watched(console: Console) -> Generator[Bar]:
         TextColumn("{task.description}"),
     )
     with Progress(*columns, console=console, transient=True) as progress:
-        yield Bar(progress)
+        yield ProgressBar(progress)

@@ -1,7 +1,7 @@
-"""The nested dictionaries in Python: how fast the simplest index goes, for the foot of the table.
+"""Measures nested dictionaries in Python, the simplest index.
 
-The design lives beside the other baselines, as a file of its own in the checkout. It is played
-without a clock, on one thread, for a bounded time: an upper bound of what it would keep up with.
+The design is a file beside the other baselines in the checkout. It is played without pacing, on one
+thread, for a limited time: that gives an upper bound of what it could keep up with.
 """
 
 import importlib.util
@@ -28,24 +28,24 @@ _QUERY, _STORE, _REMOVE = range(3)
 
 
 class Index(Protocol):
-    """What the baseline can do."""
+    """The baseline's interface."""
 
     def store(self, worker: int, parent: int | None, chunks: tuple[int, ...]) -> None:
-        """The worker now holds these blocks."""
+        """Add blocks to a worker."""
         ...
 
     def remove(self, worker: int, hashes: tuple[int, ...]) -> None:
-        """The worker no longer holds these blocks."""
+        """Remove blocks from a worker."""
         ...
 
     def find(self, chunks: tuple[int, ...]) -> dict[int, int]:
-        """Who holds how many leading blocks."""
+        """The number of leading blocks that each worker holds."""
         ...
 
 
 @dataclass(slots=True)
 class Spent:
-    """Time in the index, and blocks, by kind of record."""
+    """Time spent in the index, and blocks, by kind of record."""
 
     ns: list[int] = field(default_factory=lambda: [0, 0, 0])
     blocks: list[int] = field(default_factory=lambda: [0, 0, 0])
@@ -72,7 +72,7 @@ def make_index() -> Index | None:
 
 
 def measure(index: Index, stream: Stream, *, seconds: float) -> Result:
-    """Play a stream from its start for about so long."""
+    """Play a stream from its start for about `seconds`."""
     spent = play(index, stream.path, ns_max=round(seconds * 1e9), clock=time.perf_counter_ns)
     block_ops = sum(spent.blocks)
     share = block_ops / max(stream.header.block_ops, 1)
@@ -112,7 +112,7 @@ def play(index: Index, path: Path, *, ns_max: int, clock: Callable[[], int]) -> 
 
 
 def _records(path: Path) -> Iterator[tuple[int, int, int | None, tuple[int, ...]]]:
-    """Kind, worker, parent and hashes; the file is mapped, since little of it is read."""
+    """Kind, worker, parent and hashes of each record. The file is mapped: little of it is read."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         at = _HEADER_BYTES
         while at < len(data):

@@ -1,4 +1,4 @@
-"""What was found out about the designs, stream by stream: the data of table, picture and rows."""
+"""The results of all designs, stream by stream: the data of tables, plot and rows."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -7,25 +7,25 @@ from typing import Any
 from kvatlas_loadtest.bench.index.streams import Stream
 
 FLAT = "flat index"
-"""The design of this project, as the generator names it."""
+"""The generator's name of this project's design."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One design on one stream. None: not measured; `note` says why.
+    """The results of one design on one stream. None: not measured; `note` has the reason.
 
     Attributes:
-        label: the design, and what is special about how it was run.
-        ours: the flat index, in whatever setting.
+        label: the design, and how it was run if that is special.
+        ours: it is the flat index, in any setting.
         exact: its answers are never wrong.
-        share: of the stream that was played, from its start.
+        share: share of the stream that was played, from its start.
         window_ms: the shortest window that counts.
-        block_ops_per_s: kept up, at that window.
+        block_ops_per_s: the rate in that window.
         lookup_us: p50, p99 and p999 at half of that rate.
-        apply_ms: p50 and p99 at half of that rate, and even_p99, what the p99 would be if every block
-            took the average time: what the stream's bursts alone make of it.
-        write_ns: per block stored or removed, at the highest rate.
-        note: what else a reader must know; empty: nothing.
+        apply_ms: p50 and p99 at half of that rate, and even_p99: the p99 if every block took the
+            average time, so the part that the stream's bursts cause.
+        write_ns: processor time per block stored or removed, at the highest rate.
+        note: remarks for the reader; empty: none.
     """
 
     label: str
@@ -42,24 +42,24 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """All designs on one stream."""
+class StreamResults:
+    """The results of all designs on one stream."""
 
     stream: Stream
     results: tuple[Result, ...]
 
     @property
     def best_baseline(self) -> Result | None:
-        """The baseline that keeps up with most, if any keeps up; the exact ones alone count."""
+        """The exact baseline with the highest rate; None: none keeps up."""
         kept = [r for r in self.results if not r.ours and r.exact and r.window_ms is not None]
         return max(kept, key=lambda result: result.block_ops_per_s or 0.0, default=None)
 
     def result(self, label: str) -> Result | None:
-        """The design of that label, if it was measured here."""
+        """The result with that label, if there is one."""
         return next((result for result in self.results if result.label == label), None)
 
     def ratio(self, result: Result) -> float | None:
-        """How many times as much as the best baseline a design keeps up with."""
+        """A design's rate divided by that of the best baseline."""
         best = self.best_baseline
         if best is None or not best.block_ops_per_s or result.window_ms is None:
             return None
@@ -85,6 +85,6 @@ class Standing:
         }
 
 
-def documents(standings: Sequence[Standing]) -> list[dict[str, Any]]:
+def documents(all_results: Sequence[StreamResults]) -> list[dict[str, Any]]:
     """All streams as JSON."""
-    return [standing.document() for standing in standings]
+    return [results.document() for results in all_results]

@@ -1,4 +1,4 @@
-"""The whole benchmark: streams, races, what only the flat index is asked, tables and files."""
+"""Runs the benchmark: streams, races, single calls, tables and files."""
 
 import json
 import os
@@ -14,17 +14,16 @@ from pathlib import Path
 from rich.console import Console
 
 from kvatlas_chassis import FatalError, SettingsError
-from kvatlas_loadtest.bench.index import picture, python_baseline
-from kvatlas_loadtest.bench.index.flat_alone import answers_at_half_load, fresh_weight
+from kvatlas_loadtest.bench.index import plot, python_baseline
+from kvatlas_loadtest.bench.index.flat_index import answers_at_half_load, fresh_memory
 from kvatlas_loadtest.bench.index.micro import Line, micro_rows
-from kvatlas_loadtest.bench.index.micro_tables import micro_sheets
+from kvatlas_loadtest.bench.index.micro_tables import micro_tables
 from kvatlas_loadtest.bench.index.options import CONTENDERS, EVERY_DESIGN, Options
 from kvatlas_loadtest.bench.index.program import Design, Program, Trial
-from kvatlas_loadtest.bench.index.progress import Bar, watched
-from kvatlas_loadtest.bench.index.race import Effort, Entrant, Race
-from kvatlas_loadtest.bench.index.results import FLAT, Standing, documents
+from kvatlas_loadtest.bench.index.progress import ProgressBar, progress_bar
+from kvatlas_loadtest.bench.index.race import Contender, Race, RaceLimits
+from kvatlas_loadtest.bench.index.results import FLAT, StreamResults, documents
 from kvatlas_loadtest.bench.index.search import Rules
-from kvatlas_loadtest.bench.index.sheets import Sheet, page
 from kvatlas_loadtest.bench.index.streams import (
     Recipe,
     Stream,
@@ -32,27 +31,28 @@ from kvatlas_loadtest.bench.index.streams import (
     given_stream,
     make_stream,
 )
-from kvatlas_loadtest.bench.index.tables import LEGEND, standing_sheet
+from kvatlas_loadtest.bench.index.tables import LEGEND, results_table
 from kvatlas_loadtest.bench.index.targets import KEPT, PRESIZED, stream_rows
+from kvatlas_loadtest.bench.index.text_table import TextTable, page
 from kvatlas_loadtest.bench.loadgen import find_program
 from kvatlas_loadtest.bench.rows import Row
 from kvatlas_loadtest.trace import SHIPPED
 
 QUICK_REQUESTS = 150
-"""Of the trace, in a quick run."""
+"""Number of the trace's requests in a quick run."""
 
 _QUICK_START = 8.0
-"""Wide enough for the first window to count."""
+"""First window of a quick run, in multiples of the guess: wide enough to count."""
 
 _PYTHON_S = 5.0
 
 
 def measure(options: Options, *, quick: bool) -> list[Row]:
-    """Run it, print a table a stream, write what `--out` asks for.
+    """Run the benchmark, print a table per stream, write the files of `--out`.
 
     Args:
-        options: what to measure.
-        quick: tiny; shows that it works.
+        options: the settings.
+        quick: run tiny, to show that it works.
 
     Raises:
         SettingsError: a design is unknown, or the trace cannot be read.
@@ -61,12 +61,12 @@ def measure(options: Options, *, quick: bool) -> list[Row]:
     console = Console(width=None if sys.stdout.isatty() else 180)
     program = Program(find_program(quick=quick))
     designs = _chosen(program, options)
-    standings: list[Standing] = []
+    all_results: list[StreamResults] = []
     rows: list[Row] = []
     with (
-        _folder(options.out) as folder,
-        _trace(options.trace, folder, quick=quick) as trace,
-        watched(console) as watch,
+        stream_folder(options.out) as folder,
+        trace_file(options.trace, folder, quick=quick) as trace,
+        progress_bar(console) as watch,
     ):
         bench = _Bench(program, options, watch, quick=quick)
         ours = FLAT in {design.name for design in designs}
@@ -79,28 +79,30 @@ def measure(options: Options, *, quick: bool) -> list[Row]:
             stream = (
                 given_stream(kind)
                 if isinstance(kind, Path)
-                else make_stream(program, _recipe(options, trace, quick=quick), kind, folder)
+                else make_stream(program, stream_recipe(options, trace, quick=quick), kind, folder)
             )
-            standing = bench.race(stream, designs)
-            standings.append(standing)
-            rows += bench.rows(standing)
-            if options.out is not None:  # after each stream, since all of them take long
-                _write_streams(options.out, standings, _conditions(options, quick=quick))
+            results = bench.race(stream, designs)
+            all_results.append(results)
+            rows += bench.rows(results)
+            if options.out is not None:  # after each stream, because all of them take long
+                _write_streams(options.out, all_results, _conditions(options, quick=quick))
     rows += micro_rows(lines)
-    sheets = micro_sheets(lines)
-    for sheet in (*map(standing_sheet, standings), *sheets):
-        console.print(sheet.table())
-    if standings:
+    tables = micro_tables(lines)
+    for table in (*map(results_table, all_results), *tables):
+        console.print(table.table())
+    if all_results:
         console.print(LEGEND, style="dim")
     if options.out is not None and lines:
-        _write_single_calls(options.out, lines, sheets)
+        _write_single_calls(options.out, lines, tables)
     return rows
 
 
 class _Bench:
-    """What is done with each stream."""
+    """Measures one stream after another."""
 
-    def __init__(self, program: Program, options: Options, watch: Bar, *, quick: bool) -> None:
+    def __init__(
+        self, program: Program, options: Options, watch: ProgressBar, *, quick: bool
+    ) -> None:
         self._program = program
         self._options = options
         self._watch = watch
@@ -108,8 +110,8 @@ class _Bench:
         self._large = options.large
         self._trials = 1 if quick else options.trials
 
-    def race(self, stream: Stream, designs: Sequence[Design]) -> Standing:
-        """All designs on one stream, the nested dictionaries in Python too.
+    def race(self, stream: Stream, designs: Sequence[Design]) -> StreamResults:
+        """Measure all designs on one stream, and the nested dictionaries in Python.
 
         Raises:
             FatalError: the stream is empty, or the generator fails.
@@ -117,49 +119,49 @@ class _Bench:
         if not stream.header.block_ops:
             raise FatalError(f"kvatlas bench index: {stream.path.name} holds nothing to play")
         budget_s, from_share = self._options.budget_s, stream.from_share
-        effort = Effort(Rules(trials=self._trials), budget_s, from_share=from_share)
+        limits = RaceLimits(Rules(trials=self._trials), budget_s, from_share=from_share)
         if self._quick:
             rules = Rules(trials=self._trials, start=_QUICK_START, windows_max=1)
-            effort = Effort(rules, budget_s, shares=(1.0,), from_share=from_share)
-        entrants = [Entrant(design, design.name) for design in designs]
-        entrants += [
-            Entrant(design, label, (flag,))
+            limits = RaceLimits(rules, budget_s, shares=(1.0,), from_share=from_share)
+        contenders = [Contender(design, design.name) for design in designs]
+        contenders += [
+            Contender(design, label, (flag,))
             for design in designs
             if design.name == FLAT and stream.kind == "hub"
             for label, flag in ((KEPT, "--kept-memory"), (PRESIZED, "--presized"))
         ]
-        race = Race(partial(self._play, stream), partial(first_part, stream), effort, self._watch)
-        results = race.run(entrants)
+        race = Race(partial(self._play, stream), partial(first_part, stream), limits, self._watch)
+        results = race.run(contenders)
         if self._options.designs in (None, (EVERY_DESIGN,)) and not stream.from_share:
             index = python_baseline.make_index()
             if index is not None:
                 self._watch.now(python_baseline.LABEL)
                 seconds = 0.05 if self._quick else _PYTHON_S
                 results = (*results, python_baseline.measure(index, stream, seconds=seconds))
-        return Standing(stream, results)
+        return StreamResults(stream, results)
 
     def _play(
-        self, stream: Stream, file: Path, entrant: Entrant, window_ms: int, timeout_s: float
+        self, stream: Stream, file: Path, contender: Contender, window_ms: int, timeout_s: float
     ) -> Trial | None:
-        flags = [*entrant.flags]
+        flags = [*contender.flags]
         if stream.from_share:
             flags += ["--from-share", str(stream.from_share)]
-        name = entrant.design.name
+        name = contender.design.name
         return self._program.play(file, name, window_ms, *flags, timeout_s=timeout_s)
 
-    def rows(self, standing: Standing) -> list[Row]:
-        """The flat index on one stream, against its targets."""
-        rows = stream_rows(standing)
-        if standing.stream.kind == "hub":
-            rows += fresh_weight(self._program, standing, watch=self._watch)
-        if standing.stream.kind == "steady":
+    def rows(self, results: StreamResults) -> list[Row]:
+        """Rows that compare the flat index on one stream with its targets."""
+        rows = stream_rows(results)
+        if results.stream.kind == "hub":
+            rows += fresh_memory(self._program, results, watch=self._watch)
+        if results.stream.kind == "steady":
             rows += answers_at_half_load(
-                self._program, standing, trials=self._trials, watch=self._watch
+                self._program, results, trials=self._trials, watch=self._watch
             )
         return rows
 
     def single_calls(self) -> list[Line]:
-        """What the generator says of single calls of the flat index."""
+        """The generator's figures of single calls of the flat index."""
         flags = [*(["--quick"] if self._quick else []), *(["--large"] if self._large else [])]
         self._watch.expect(1)
         self._watch.about("single calls")
@@ -183,7 +185,8 @@ def _chosen(program: Program, options: Options) -> tuple[Design, ...]:
     return tuple(design for design in known if design.name in wanted)
 
 
-def _recipe(options: Options, trace: Path, *, quick: bool) -> Recipe:
+def stream_recipe(options: Options, trace: Path, *, quick: bool) -> Recipe:
+    """The settings for making streams; tiny ones in a quick run."""
     if quick:
         return Recipe(trace, 8, options.block_size, 1, capacity=256, seed=options.seed)
     return Recipe(
@@ -197,8 +200,8 @@ def _recipe(options: Options, trace: Path, *, quick: bool) -> Recipe:
 
 
 @contextmanager
-def _folder(out: Path | None) -> Generator[Path]:
-    """Where streams are kept: for this run alone, or beside what is written."""
+def stream_folder(out: Path | None) -> Generator[Path]:
+    """The folder for streams: temporary, or in `--out`."""
     if out is None:
         with tempfile.TemporaryDirectory(prefix="kvatlas-bench-") as folder:
             yield Path(folder)
@@ -212,8 +215,8 @@ def _folder(out: Path | None) -> Generator[Path]:
 
 
 @contextmanager
-def _trace(given: Path | None, folder: Path, *, quick: bool) -> Generator[Path]:
-    """The trace as a file; in a quick run its first lines alone."""
+def trace_file(given: Path | None, folder: Path, *, quick: bool) -> Generator[Path]:
+    """The trace as a file; in a quick run only its first lines."""
     shipped = files("kvatlas_loadtest") / "data" / SHIPPED
     with as_file(shipped) as default:
         trace = given or default
@@ -236,15 +239,15 @@ def _conditions(options: Options, *, quick: bool) -> str:
     )
 
 
-def _write_streams(out: Path, standings: Sequence[Standing], conditions: str) -> None:
-    sheets = [standing_sheet(standing) for standing in standings]
-    _write(out / "index.md", page((LEGEND, conditions), sheets))
-    _write(out / "index.json", json.dumps(documents(standings), indent=2) + "\n")
-    picture.draw(standings, out / "index.png")
+def _write_streams(out: Path, all_results: Sequence[StreamResults], conditions: str) -> None:
+    tables = [results_table(results) for results in all_results]
+    _write(out / "index.md", page((LEGEND, conditions), tables))
+    _write(out / "index.json", json.dumps(documents(all_results), indent=2) + "\n")
+    plot.draw(all_results, out / "index.png")
 
 
-def _write_single_calls(out: Path, lines: Sequence[Line], sheets: Sequence[Sheet]) -> None:
-    _write(out / "single-calls.md", page((), sheets))
+def _write_single_calls(out: Path, lines: Sequence[Line], tables: Sequence[TextTable]) -> None:
+    _write(out / "single-calls.md", page((), tables))
     _write(out / "single-calls.json", json.dumps(lines, indent=2) + "\n")
 
 

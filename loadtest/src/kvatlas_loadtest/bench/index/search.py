@@ -1,9 +1,9 @@
-"""The shortest window that a design keeps up with: which window to try next, from what was tried.
+"""Searches the shortest window that a design keeps up with.
 
-A trial plays a whole stream squeezed into a window of time, and counts or does not. Whether a
-window counts is decided by most of its trials. Shorter windows are harder; the search widens from a
-guess until it has one that counts and one that does not, then halves the ratio between them. It is
-a pure function of the outcomes, so that trials of several designs can be interleaved.
+A trial plays a stream compressed into a window of time, and counts or does not; the majority of its
+trials decides about a window. From a guess, the search widens until it has one window that counts
+and one that does not. Then it bisects between them, on a logarithmic scale. The next window is a
+pure function of the outcomes, so that trials of several designs can take turns.
 """
 
 import math
@@ -15,7 +15,7 @@ _SQUARINGS_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TriedWindow:
     """One trial's outcome."""
 
     window_ms: int
@@ -24,15 +24,15 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How hard to look.
+    """Rules of the search.
 
     Attributes:
-        trials: of one window; more than half of them must count.
-        start: the first window, in times of the guess.
+        trials: trials of one window; more than half of them must count.
+        start: the first window, in multiples of the guess.
         precision: the search ends when the shortest window that counts is at most this many times
-            the longest that does not.
-        widen: the first step away from the guess, a ratio; each later one is its square.
-        windows_max: how many windows are tried at most.
+            the longest one that does not.
+        widen: ratio of the first step away from the guess; each later step is its square.
+        windows_max: largest number of windows to try.
     """
 
     trials: int = 3
@@ -42,13 +42,13 @@ class Rules:
     windows_max: int = 9
 
 
-def next_window(guess_ms: float, tried: Sequence[Tried], rules: Rules) -> int | None:
+def next_window(guess_ms: float, tried: Sequence[TriedWindow], rules: Rules) -> int | None:
     """The window of the next trial, in whole ms; None when the search is over.
 
     Args:
-        guess_ms: where to begin, from a run without a clock.
+        guess_ms: the time of a run without pacing.
         tried: outcomes of the trials so far, in any order.
-        rules: how hard to look.
+        rules: rules of the search.
     """
     verdicts = _verdicts(tried, rules.trials)
     for window_ms, verdict in verdicts.items():
@@ -72,14 +72,14 @@ def next_window(guess_ms: float, tried: Sequence[Tried], rules: Rules) -> int | 
     return None if within or not longest_ms < following < shortest_ms else following
 
 
-def shortest_window(tried: Sequence[Tried], rules: Rules) -> int | None:
-    """The shortest window, in ms, of which most trials counted; None if there is none."""
+def shortest_window(tried: Sequence[TriedWindow], rules: Rules) -> int | None:
+    """The shortest window, in ms, in which most trials counted; None: there is none."""
     verdicts = _verdicts(tried, rules.trials)
     return min((window_ms for window_ms, verdict in verdicts.items() if verdict), default=None)
 
 
-def _verdicts(tried: Sequence[Tried], trials: int) -> dict[int, bool | None]:
-    """Per window: whether most of its trials counted; None while that is open."""
+def _verdicts(tried: Sequence[TriedWindow], trials: int) -> dict[int, bool | None]:
+    """Whether most trials of each window counted; None: not decided yet."""
     verdicts: dict[int, bool | None] = {}
     ordered = sorted(tried, key=lambda trial: trial.window_ms)
     for window_ms, group in groupby(ordered, key=lambda trial: trial.window_ms):

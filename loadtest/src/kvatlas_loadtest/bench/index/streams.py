@@ -1,4 +1,4 @@
-"""The streams that every design is measured on, made of a trace or given."""
+"""The streams that the designs are measured on, made from a trace or given."""
 
 import hashlib
 from collections.abc import Mapping
@@ -11,20 +11,20 @@ from kvatlas_loadtest.bench.index.program import Program
 from kvatlas_loadtest.trace import TOKENS_PER_ID, TraceError, read_trace
 
 OVERFLOW = 4 / 3
-"""How many times what all caches hold the blocks of a stream are, unless `--replicas` says it."""
+"""Blocks of a stream divided by the capacity of all caches, unless `--replicas` is given."""
 
 _REQUESTS_MAX = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One way to make a stream.
+    """A kind of stream.
 
     Attributes:
-        title: what it is, in tables.
-        hubs: ids that are in more than 1 % of all prompts stay in.
-        from_share: what comes before this share of the records only warms the index up.
-        block_size: tokens a block; None: what the command was told.
+        title: its title in tables.
+        hubs: keep ids that occur in more than 1 % of all prompts.
+        from_share: records before this share only warm the index up.
+        block_size: tokens per block; None: the value of `--block-size`.
     """
 
     title: str
@@ -43,12 +43,12 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A stream to measure on.
+    """A stream to play.
 
     Attributes:
         kind: the key in `KINDS`, or the name of a given file.
-        title: for tables and pictures.
-        from_share: what comes before this share of the records only warms the index up.
+        title: its title in tables and plots.
+        from_share: records before this share only warm the index up.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How streams are made of a trace; the fields are flags of `kvatlas bench index`."""
+    """The settings for making streams from a trace; each is a flag of `kvatlas bench index`."""
 
     trace: Path
     workers: int
@@ -71,7 +71,7 @@ class Recipe:
 
 
 def given_stream(path: Path) -> Stream:
-    """A file as it is.
+    """The stream in a given file.
 
     Raises:
         FatalError: it is no operation stream.
@@ -80,7 +80,7 @@ def given_stream(path: Path) -> Stream:
 
 
 def make_stream(program: Program, recipe: Recipe, kind: str, folder: Path) -> Stream:
-    """A stream of `KINDS`, made unless the folder has it.
+    """A stream of a kind in `KINDS`; made unless it is in the folder already.
 
     Raises:
         SettingsError: the trace cannot be read.
@@ -113,7 +113,7 @@ def make_stream(program: Program, recipe: Recipe, kind: str, folder: Path) -> St
 
 
 def replicas_for(recipe: Recipe, block_size: int) -> int:
-    """How often the trace has to be repeated until its blocks overflow the workers' caches.
+    """The repetitions of the trace after which its blocks overflow the workers' caches.
 
     Raises:
         SettingsError: the trace cannot be read.
@@ -129,7 +129,7 @@ def replicas_for(recipe: Recipe, block_size: int) -> int:
 
 
 def first_part(stream: Stream, share: float) -> Path:
-    """The first part of a stream, by blocks, as a file beside it; the stream itself for all of it.
+    """The first `share` of a stream, by blocks, as a file beside it.
 
     Raises:
         FatalError: it cannot be written.
@@ -141,9 +141,9 @@ def first_part(stream: Stream, share: float) -> Path:
 
 
 def before_evictions(stream: Stream) -> Path:
-    """The part of a stream until workers' caches begin to overflow, as a file beside it.
+    """The part of a stream before the workers' caches overflow, as a file beside it.
 
-    That is: until a thousandth of what was stored in the whole stream is removed again.
+    It ends when a thousandth of the stream's stored blocks have been removed again.
 
     Raises:
         FatalError: it cannot be written.

@@ -1,19 +1,19 @@
-"""What was found out about the designs, as a table a stream."""
+"""The results of the designs as one table per stream."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvatlas_loadtest.bench.index.results import Result, Standing
-from kvatlas_loadtest.bench.index.sheets import Sheet
+from kvatlas_loadtest.bench.index.results import Result, StreamResults
+from kvatlas_loadtest.bench.index.text_table import TextTable
 from kvatlas_loadtest.bench.rows import number_text
 
 NOTHING = "-"
 
 LEGEND = (
-    "Mops/s: millions of blocks asked for, stored and removed a second, the drain included, in the "
-    "shortest window in which most trials issued all within 1.01 times the window and applied all "
-    "within 1.10 times. Look-ups and p99 of applying an event: at half that rate. Bytes a "
-    "membership, and ns a block stored or removed: at that rate. One thread issues and looks up, "
+    "Mops/s: millions of blocks queried, stored and removed per second, until all are applied, in "
+    "the shortest window in which most trials issued all within 1.01 times the window and applied "
+    "all within 1.10 times. Look-ups and p99 of applying an event: at half that rate. Bytes per "
+    "membership, and ns per block stored or removed: at that rate. One thread issues and looks up, "
     "one applies."
 )
 
@@ -21,7 +21,7 @@ LEGEND = (
 @dataclass(frozen=True, slots=True)
 class _Column:
     title: str
-    of: Callable[[Standing, Result], float | None]
+    of: Callable[[StreamResults, Result], float | None]
 
 
 _COLUMNS = (
@@ -45,34 +45,32 @@ def _quantile(figures: dict[str, float] | None, name: str) -> float | None:
     return None if figures is None else figures.get(name)
 
 
-def standing_sheet(standing: Standing) -> Sheet:
-    """One stream: a row a design."""
-    return Sheet(
-        heading(standing),
+def results_table(results: StreamResults) -> TextTable:
+    """The table of one stream, with one row per design."""
+    return TextTable(
+        heading(results),
         ("design", *(column.title for column in _COLUMNS), "note"),
-        tuple(
-            (result.label, *_cells(standing, result), note(result)) for result in standing.results
-        ),
+        tuple((result.label, *_cells(results, result), note(result)) for result in results.results),
         has_note=True,
-        strong=frozenset(at for at, result in enumerate(standing.results) if result.ours),
+        strong=frozenset(at for at, result in enumerate(results.results) if result.ours),
     )
 
 
-def heading(standing: Standing) -> str:
-    """A stream in a line."""
-    header = standing.stream.header
+def heading(results: StreamResults) -> str:
+    """A stream described in one line."""
+    header = results.stream.header
     return (
-        f"{standing.stream.title}: {header.workers:,} workers of {header.capacity:,} blocks, "
+        f"{results.stream.title}: {header.workers:,} workers of {header.capacity:,} blocks, "
         f"{header.block_ops / 1e6:,.1f} M block operations"
     )
 
 
 def note(result: Result) -> str:
-    """What a reader must know of a row."""
+    """Remarks on a row."""
     inexact = [] if result.exact else ["inexact"]
     return "; ".join([*inexact, *([result.note] if result.note else [])])
 
 
-def _cells(standing: Standing, result: Result) -> list[str]:
-    values = [column.of(standing, result) for column in _COLUMNS]
+def _cells(results: StreamResults, result: Result) -> list[str]:
+    values = [column.of(results, result) for column in _COLUMNS]
     return [NOTHING if value is None else number_text(value) for value in values]

@@ -1,16 +1,16 @@
-//! When a record is due: the timeline of a stream, laid over a window.
+//! The times at which records are due: a stream's timeline, compressed into a window.
 
 use std::time::Instant;
 
 /// Maps a stream's times to nanoseconds from the start of a trial.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct Schedule {
     from_ns: u64,
     span_ns: u64,
     window_ns: u64,
 }
 
-impl Pace {
+impl Schedule {
     /// The times from `from_ns` to `to_ns` become those from 0 to the window; a window of 0: all at once.
     pub fn new(from_ns: u64, to_ns: u64, window_ms: u64) -> Self {
         Self {
@@ -76,13 +76,16 @@ mod tests {
 
     #[test]
     fn the_timeline_is_laid_over_the_window() {
-        let pace = Pace::new(1_000, 5_000, 2);
+        let pace = Schedule::new(1_000, 5_000, 2);
         assert_eq!(pace.due_ns(1_000), 0);
         assert_eq!(pace.due_ns(3_000), 1_000_000);
         assert_eq!(pace.due_ns(5_000), 2_000_000);
         let day_ns = 86_400_000_000_000;
-        assert_eq!(Pace::new(0, day_ns, 60_000).due_ns(day_ns), 60_000_000_000);
-        assert_eq!(Pace::new(0, 9, 0).due_ns(9), 0);
-        assert_eq!(Pace::new(9, 9, 1).due_ns(9), 0);
+        assert_eq!(
+            Schedule::new(0, day_ns, 60_000).due_ns(day_ns),
+            60_000_000_000
+        );
+        assert_eq!(Schedule::new(0, 9, 0).due_ns(9), 0);
+        assert_eq!(Schedule::new(9, 9, 1).due_ns(9), 0);
     }
 }

@@ -1,19 +1,20 @@
-"""Throughput against look-up p99, log axes, one panel a stream, every design by its name."""
+"""Plots throughput against look-up p99 on log axes: one panel per stream, every design labelled."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.transforms import Bbox
 
 from kvatlas_chassis import FatalError
-from kvatlas_loadtest.bench.index.results import Result, Standing
+from kvatlas_loadtest.bench.index.results import Result, StreamResults
 
 # matplotlib's own types leave much unknown, so figures and panels are `Any` here.
 _OURS = "#c2410c"
@@ -26,67 +27,39 @@ _KEY = (
     "filled: the whole stream, hollow: its first part · round: exact, square: inexact as published"
 )
 _MARGIN = 0.35
-"""Of a panel's range, in decades, left free on every side for labels."""
+"""Space for labels on every side of a panel's range, in decades."""
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A rectangle in pixels."""
-
-    left: float
-    bottom: float
-    right: float
-    top: float
-
-    def overlaps(self, other: "Box") -> bool:
-        """Whether they share any area."""
-        return (
-            self.left < other.right
-            and other.left < self.right
-            and self.bottom < other.top
-            and other.bottom < self.top
-        )
-
-    def within(self, other: "Box") -> bool:
-        """Whether it lies in the other."""
-        return (
-            other.left <= self.left
-            and self.right <= other.right
-            and other.bottom <= self.bottom
-            and self.top <= other.top
-        )
-
-
-def draw(standings: Sequence[Standing], file: Path) -> None:
+def draw(all_results: Sequence[StreamResults], file: Path) -> None:
     """Write the picture as PNG; streams on which nothing kept up have an empty panel.
 
     Raises:
         FatalError: it cannot be written.
     """
-    columns = 1 if len(standings) == 1 else 2
-    rows = max(1, math.ceil(len(standings) / columns))
+    columns = 1 if len(all_results) == 1 else 2
+    rows = max(1, math.ceil(len(all_results) / columns))
     width, height = _PANEL_INCHES
     figure: Any = Figure(figsize=(width * columns, height * rows), dpi=_DPI, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     figure.suptitle("Block operations kept up, and look-ups at half that load", fontsize=13)
     figure.supxlabel(_KEY, fontsize=9)
-    panels = [figure.add_subplot(rows, columns, at + 1) for at in range(len(standings))]
-    for panel, standing in zip(panels, standings, strict=True):
-        _points(panel, standing)
+    panels = [figure.add_subplot(rows, columns, at + 1) for at in range(len(all_results))]
+    for panel, results in zip(panels, all_results, strict=True):
+        _points(panel, results)
     canvas.draw()  # places the panels, so that labels can be placed in pixels
-    for panel, standing in zip(panels, standings, strict=True):
-        _labels(panel, canvas, standing)
+    for panel, results in zip(panels, all_results, strict=True):
+        _labels(panel, canvas, results)
     try:
         figure.savefig(file)
     except OSError as error:
         raise FatalError(f"kvatlas bench: cannot write {file}: {error.strerror}") from None
 
 
-def _drawn(standing: Standing) -> list[tuple[Result, float, float]]:
+def _drawn(results: StreamResults) -> list[tuple[Result, float, float]]:
     """Designs with a place in the panel: M operations/s, and p99 in µs."""
     return [
         (result, result.block_ops_per_s / 1e6, result.lookup_us["p99"])
-        for result in standing.results
+        for result in results.results
         if result.window_ms
         and result.block_ops_per_s
         and result.lookup_us
@@ -94,9 +67,9 @@ def _drawn(standing: Standing) -> list[tuple[Result, float, float]]:
     ]
 
 
-def _points(panel: Axes, standing: Standing) -> None:
+def _points(panel: Axes, results: StreamResults) -> None:
     any_panel: Any = panel
-    any_panel.set_title(standing.stream.title, fontsize=10.5, loc="left")
+    any_panel.set_title(results.stream.title, fontsize=10.5, loc="left")
     any_panel.set_xscale("log")
     any_panel.set_yscale("log")
     any_panel.set_xlabel("M block operations a second, kept up  (right is better)", fontsize=9)
@@ -108,7 +81,7 @@ def _points(panel: Axes, standing: Standing) -> None:
         axis.set_minor_formatter(NullFormatter())
     for side in ("top", "right"):
         any_panel.spines[side].set_visible(False)
-    drawn = _drawn(standing)
+    drawn = _drawn(results)
     if not drawn:
         return
     for result, throughput, p99 in drawn:
@@ -136,16 +109,15 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
     return min(values) / margin, max(values) * margin
 
 
-def _labels(panel: Axes, canvas: FigureCanvasAgg, standing: Standing) -> None:
+def _labels(panel: Axes, canvas: FigureCanvasAgg, results: StreamResults) -> None:
     """Put each name at the nearest free place beside its point, with a line if that is far."""
     any_panel: Any = panel
-    drawn = _drawn(standing)
-    area = any_panel.get_window_extent()
-    frame = Box(area.x0, area.y0, area.x1, area.y1)
+    drawn = _drawn(results)
+    frame: Bbox = any_panel.get_window_extent()
     points = [any_panel.transData.transform((x, y)) for _, x, y in drawn]
-    taken = [Box(x - 8, y - 8, x + 8, y + 8) for x, y in points]
+    taken = [Bbox.from_bounds(x - 8, y - 8, 16, 16) for x, y in points]
     # The densest points first: they have the fewest free places.
-    order = sorted(range(len(drawn)), key=lambda at: (_loneliness(points, at), at))
+    order = sorted(range(len(drawn)), key=lambda at: (_nearest_distance(points, at), at))
     for at in order:
         result, x, y = drawn[at]
         text: Any = any_panel.annotate(
@@ -164,8 +136,10 @@ def _labels(panel: Axes, canvas: FigureCanvasAgg, standing: Standing) -> None:
         )
         taken.append(box)
         text.set_position((dx, dy))
-        if abs((box.bottom + box.top) / 2 - points[at][1]) > extent.height / 2:
-            _leader(any_panel, points[at], box)
+        if abs((box.y0 + box.y1) / 2 - points[at][1]) > extent.height / 2:
+            nearest = np.clip(points[at], box.min, box.max)
+            ends = any_panel.transData.inverted().transform([points[at], nearest])
+            any_panel.plot(*ends.T, color="#64748b", linewidth=0.8, zorder=2)
 
 
 def label(result: Result) -> str:
@@ -173,14 +147,14 @@ def label(result: Result) -> str:
     return result.label if result.share == 1 else f"{result.label} (first {result.share:.0%})"
 
 
-def _loneliness(points: Sequence[Any], at: int) -> float:
+def _nearest_distance(points: Sequence[Any], at: int) -> float:
     x, y = points[at]
     return min((math.hypot(x - u, y - v) for i, (u, v) in enumerate(points) if i != at), default=0)
 
 
 def free_place(
-    point: tuple[float, float], size: tuple[float, float], *, taken: Sequence[Box], frame: Box
-) -> tuple[float, float, Box]:
+    point: tuple[float, float], size: tuple[float, float], *, taken: Sequence[Bbox], frame: Bbox
+) -> tuple[float, float, Bbox]:
     """The nearest place for a label: its lower left corner from the point, and its box, in pixels.
 
     Where all places are taken, the one beside the point.
@@ -188,11 +162,12 @@ def free_place(
     width, height = size
     x, y = point
     places = [
-        (dx, dy, Box(x + dx, y + dy, x + dx + width, y + dy + height))
+        (dx, dy, Bbox.from_bounds(x + dx, y + dy, width, height))
         for dx, dy in _offsets(width, height)
     ]
     for dx, dy, box in places:
-        if box.within(frame) and not any(box.overlaps(other) for other in taken):
+        within = frame.contains(box.x0, box.y0) and frame.contains(box.x1, box.y1)
+        if within and not any(box.fully_overlaps(other) for other in taken):
             return dx, dy, box
     return places[0]
 
@@ -208,18 +183,3 @@ def _offsets(width: float, height: float) -> list[tuple[float, float]]:
     return sorted(
         rings, key=lambda offset: abs(offset[1] + height / 2) + 0.1 * abs(offset[0] - 14.0)
     )
-
-
-def _gap(point: tuple[float, float], box: Box) -> tuple[float, float]:
-    """From a point to the nearest place of a box."""
-    x, y = point
-    nearest_x = min(max(x, box.left), box.right)
-    nearest_y = min(max(y, box.bottom), box.top)
-    return nearest_x - x, nearest_y - y
-
-
-def _leader(panel: Any, point: tuple[float, float], box: Box) -> None:  # noqa: ANN401 - as above
-    dx, dy = _gap(point, box)
-    inverse = panel.transData.inverted()
-    ends = inverse.transform([point, (point[0] + dx, point[1] + dy)])
-    panel.plot(ends[:, 0], ends[:, 1], color="#64748b", linewidth=0.8, zorder=2)

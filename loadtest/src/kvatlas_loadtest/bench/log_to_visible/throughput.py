@@ -1,7 +1,7 @@
-"""Log to visible: batches appended by writers, until the last of them is in `FindMatches` answers.
+"""Log to visible: the rate of blocks from appending records until `FindMatches` finds all of them.
 
-Several tasks append to one writer, each for engines of its own, as a publisher process with many
-engines does. Everything shares the machine's cores: writers, the log's server, the indexer.
+Several tasks append to one writer, each for its own engines, as a publisher process with many
+engines does. Writers, the log's server and the indexer share the machine's cores.
 """
 
 import time
@@ -10,10 +10,20 @@ from dataclasses import dataclass
 import numpy as np
 import uvloop
 
+from kvatlas_loadtest.bench.log_to_visible.engine_records import (
+    LONG_EVENTS,
+    SHORT_EVENTS,
+    Engine,
+    Shape,
+)
+from kvatlas_loadtest.bench.log_to_visible.transports import (
+    TRANSPORTS,
+    LogPipeline,
+    open_pipeline,
+    skipped_row,
+)
 from kvatlas_loadtest.bench.processes import cpu_s
 from kvatlas_loadtest.bench.rows import Medians, Row
-from kvatlas_loadtest.bench.visible.engines import LONG_EVENTS, SHORT_EVENTS, Engine, Shape
-from kvatlas_loadtest.bench.visible.logs import TRANSPORTS, Way, left_out, opened
 from kvatlas_loadtest.supervisor import gather_or_cancel
 
 NAME = "log-to-visible"
@@ -37,29 +47,31 @@ def run(quick: bool) -> list[Row]:  # noqa: FBT001 - every benchmark has this sh
 async def _measure(*, quick: bool) -> list[Row]:
     rows: list[Row] = []
     for transport in TRANSPORTS:
-        if missing := left_out(NAME, transport):
+        if missing := skipped_row(NAME, transport):
             rows.append(missing)
             continue
-        async with opened(transport) as way:
+        async with open_pipeline(transport) as pipeline:
             for shape in (LONG_EVENTS, SHORT_EVENTS):
-                rows += await _rate(transport, way, shape, quick=quick)
+                rows += await _rate(transport, pipeline, shape, quick=quick)
         if transport == "grpc":
-            async with opened(transport, kept_bytes=_QUICK_KEPT if quick else _KEPT) as way:
+            async with open_pipeline(
+                transport, kept_bytes=_QUICK_KEPT if quick else _KEPT
+            ) as pipeline:
                 for shape in (LONG_EVENTS, SHORT_EVENTS):
-                    rows += await _rate(transport, way, shape, quick=quick, kept=True)
+                    rows += await _rate(transport, pipeline, shape, quick=quick, kept=True)
     return rows
 
 
 async def _rate(
-    transport: str, way: Way, shape: Shape, *, quick: bool, kept: bool = False
+    transport: str, pipeline: LogPipeline, shape: Shape, *, quick: bool, kept: bool = False
 ) -> list[Row]:
     blocks = _QUICK_BLOCKS if quick else _BLOCKS[shape]
     figures = Medians()
     for number in range(1 if quick else _ROUNDS):
         records = _Round.of(shape, blocks, number)
-        used_s = cpu_s(way.replica)
-        figures.add("blocks_s", blocks / await records.visible_s(way))
-        figures.add("cpu_ns", (cpu_s(way.replica) - used_s) / blocks * 1e9)
+        used_s = cpu_s(pipeline.replica)
+        figures.add("blocks_s", blocks / await records.visible_s(pipeline))
+        figures.add("cpu_ns", (cpu_s(pipeline.replica) - used_s) / blocks * 1e9)
     name = f"{transport}{', memory kept' * kept}: {shape.blocks_an_event}-block events"
     target = LONG_TARGETS[transport] if shape is LONG_EVENTS else SHORT_TARGET
     settings = {
@@ -77,14 +89,14 @@ async def _rate(
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """New engines, and what they append."""
+    """New engines and their records."""
 
     engines: list[Engine]
     records: list[list[bytes]]
 
     @classmethod
     def of(cls, shape: Shape, blocks: int, number: int) -> "_Round":
-        """Make all records before anything is measured."""
+        """Encode all records before the measurement."""
         first = (number * 2 + (shape is LONG_EVENTS)) * _ENGINES + 1
         epoch = time.time_ns() // 1_000
         engines = [
@@ -94,22 +106,22 @@ class _Round:
         each = max(1, blocks // (shape.blocks_a_record * _ENGINES))
         return cls(engines, [engine.records(each) for engine in engines])
 
-    async def visible_s(self, way: Way) -> float:
-        """Seconds from the first append until every engine's last prompt is found."""
+    async def visible_s(self, pipeline: LogPipeline) -> float:
+        """Time from the first append until every engine's last prompt is found, in seconds."""
         began_s = time.perf_counter()
-        tasks = [_append(way, self.records[task::_TASKS]) for task in range(_TASKS)]
+        tasks = [_append(pipeline, self.records[task::_TASKS]) for task in range(_TASKS)]
         await gather_or_cancel(tasks)
         for engine in self.engines:
-            await way.wait_for(engine)
+            await pipeline.wait_for(engine)
         return time.perf_counter() - began_s
 
 
-async def _append(way: Way, engines: list[list[bytes]]) -> None:
+async def _append(pipeline: LogPipeline, engines: list[list[bytes]]) -> None:
     """Append the engines' records, one of each in turn.
 
     Raises:
-        FleetError: the log does not take them.
+        FleetError: the log rejects them.
     """
     merged = [record for together in zip(*engines, strict=True) for record in together]
     for at in range(0, len(merged), _RECORDS_AN_APPEND):
-        await way.append(merged[at : at + _RECORDS_AN_APPEND])
+        await pipeline.append(merged[at : at + _RECORDS_AN_APPEND])

@@ -1,4 +1,4 @@
-"""The benchmark as `kvatlas bench` runs it: without flags, or with those it was given."""
+"""The benchmark as `kvatlas bench` runs it, without or with its own flags."""
 
 import argparse
 
@@ -8,18 +8,18 @@ from kvatlas_loadtest.bench.rows import Row
 
 
 def run(quick: bool) -> list[Row]:  # noqa: FBT001 - every benchmark has this shape
-    """Block operations the index keeps up with, and its look-ups, beside every other design."""
-    # Among all the others: the stream of most targets. The rest is asked for by name.
+    """Index: block operations per second and look-ups, compared with published designs."""
+    # With all benchmarks, only the stream with most targets is played.
     return measure(Options(only=("hub",)), quick=quick)
 
 
 class Flags:
-    """Its own flags, for when it is named first."""
+    """The benchmark's own flags."""
 
     def add(self, parser: argparse.ArgumentParser) -> None:
         """Add them to the parser."""
         add_flags(parser)
 
     def run(self, words: argparse.Namespace, *, quick: bool) -> list[Row]:
-        """Run as they say."""
+        """Run with the parsed flags."""
         return measure(read_options(words), quick=quick)

@@ -1,11 +1,11 @@
-"""What only the flat index is asked on a stream: forms of answers at half load, and fresh weight."""
+"""Measurements of the flat index alone: forms of answers at half load, and memory when fresh."""
 
 from collections.abc import Mapping
 
 from kvatlas_loadtest.bench.index.program import Program, Trial
-from kvatlas_loadtest.bench.index.progress import Watch
+from kvatlas_loadtest.bench.index.progress import ProgressListener
 from kvatlas_loadtest.bench.index.race import quantiles
-from kvatlas_loadtest.bench.index.results import FLAT, Standing
+from kvatlas_loadtest.bench.index.results import FLAT, StreamResults
 from kvatlas_loadtest.bench.index.streams import Stream, before_evictions
 from kvatlas_loadtest.bench.index.targets import ANSWERS, Answer, answer_rows, fresh_row
 from kvatlas_loadtest.bench.rows import Row
@@ -14,14 +14,14 @@ PATIENCE_S = 120.0
 
 
 def answers_at_half_load(
-    program: Program, standing: Standing, *, trials: int, watch: Watch
+    program: Program, results: StreamResults, *, trials: int, watch: ProgressListener
 ) -> list[Row]:
-    """Look-ups of each form of answer, in turn; nothing if the flat index did not keep up."""
-    flat = standing.result(FLAT)
+    """Rows of look-ups by form of answer, in turn; empty if the flat index did not keep up."""
+    flat = results.result(FLAT)
     if flat is None or flat.window_ms is None or flat.share < 1:
         return []
     watch.expect(trials * len(ANSWERS))
-    stream = standing.stream
+    stream = results.stream
     played: dict[Answer, list[Trial]] = {answer: [] for answer in ANSWERS}
     for _ in range(trials):
         for answer in ANSWERS:
@@ -42,20 +42,18 @@ def answers_at_half_load(
         figures = quantiles(kept, lambda trial: trial.lookup_us, ("p50", "p99"))
         if figures is not None:
             measured[answer] = figures
-    return answer_rows(standing, measured)
+    return answer_rows(results, measured)
 
 
-def fresh_weight(program: Program, standing: Standing, *, watch: Watch) -> list[Row]:
+def fresh_memory(program: Program, results: StreamResults, *, watch: ProgressListener) -> list[Row]:
     """Bytes a membership before anything is removed; nothing if it could not be measured."""
-    if standing.result(FLAT) is None:
+    if results.result(FLAT) is None:
         return []
     watch.expect(1)
     watch.now(f"{FLAT}: bytes a membership, fresh")
-    stream: Stream = standing.stream
+    stream: Stream = results.stream
     trial = program.play(before_evictions(stream), FLAT, 0, timeout_s=PATIENCE_S)
     watch.done()
     return (
-        []
-        if trial is None
-        else [fresh_row(standing, trial.bytes_per_membership, trial.memberships)]
+        [] if trial is None else [fresh_row(results, trial.bytes_per_membership, trial.memberships)]
     )

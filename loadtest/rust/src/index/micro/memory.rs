@@ -1,4 +1,4 @@
-//! What memberships weigh: of blocks with one holder, with a second and third one added, and after all are removed.
+//! Memory per membership: for blocks with one holder, with more holders added, and after all are removed.
 
 use kvatlas_baselines::catalogue::Design;
 use serde_json::{Value, json};

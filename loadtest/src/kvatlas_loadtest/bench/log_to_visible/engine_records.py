@@ -1,27 +1,24 @@
-"""Engines that store blocks nobody else has, as the records that their publishers would append."""
+"""Makes the records of engines that store blocks which no other engine has."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from kvatlas_events import Batch, Hashes, Header, Store, Tier, Worker, encode_batch
-from kvatlas_hashing import CONTRACT
+from kvatlas_events import Batch, Hashes, Store, Tier, encode_batch
+from kvatlas_loadtest.bench.cell import record_header
 
-CELL = "bench"
-MODEL = "model"
-BLOCK_SIZE = 16
 CHAIN_BLOCKS = 32
-"""Of one prompt; with events of one block, so many events store it."""
+"""Blocks of one prompt; events of one block need this many events for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How blocks are cut into events, and events into records.
+    """The numbers of blocks per event and of events per record.
 
     Attributes:
         blocks_an_event: `CHAIN_BLOCKS`, or 1.
-        events_a_record: a multiple of what stores a chain.
+        events_a_record: a multiple of the events that store one prompt.
     """
 
     blocks_an_event: int
@@ -39,7 +36,7 @@ SHORT_EVENTS = Shape(1, 256)
 
 @dataclass(slots=True)
 class Engine:
-    """One worker: makes its next records on demand."""
+    """One worker; makes its next records on demand."""
 
     worker_id: int
     shape: Shape
@@ -50,7 +47,7 @@ class Engine:
     _events: int = 0
 
     def records(self, count: int) -> list[bytes]:
-        """Store new prompts: so many records, in order."""
+        """The next `count` records, which store new prompts."""
         return [self._record() for _ in range(count)]
 
     def _record(self) -> bytes:
@@ -60,7 +57,7 @@ class Engine:
         )
         self.last_chain = chains[-1]
         batch = Batch(
-            header=self._header(),
+            header=record_header(self.worker_id, epoch=self.epoch, instance_id=self.worker_id),
             first_event_id=self._events + 1,
             events=tuple(
                 event for chain in chains for event in _stores(chain, shape.blocks_an_event)
@@ -68,18 +65,6 @@ class Engine:
         )
         self._events += shape.events_a_record
         return encode_batch(batch)
-
-    def _header(self) -> Header:
-        return Header(
-            worker=Worker(self.worker_id),
-            epoch=self.epoch,
-            instance_id=self.worker_id,
-            cell=CELL,
-            model=MODEL,
-            block_size=BLOCK_SIZE,
-            hash_contract=CONTRACT,
-            publisher="kvatlas bench",
-        )
 
 
 def _stores(chain: Hashes, blocks: int) -> Sequence[Store]:

@@ -1,9 +1,32 @@
-//! Command lines of the index benchmark: `--name value` pairs and bare `--switches`, each known.
+//! Command lines of all subcommands: `--name value` pairs and bare `--switches`.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-/// The words after a subcommand, taken out one by one; what is left at the end is unknown.
+/// Any error of a load.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a subcommand failed.
+pub enum CommandError {
+    /// The command line is wrong.
+    Usage(String),
+    /// A file or an indexer cannot be used, or an answer is wrong.
+    Failed(String),
+}
+
+impl From<String> for CommandError {
+    fn from(problem: String) -> Self {
+        Self::Usage(problem)
+    }
+}
+
+impl From<Failure> for CommandError {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure.to_string())
+    }
+}
+
+/// The flags after a subcommand. They are taken out one by one; those left at the end are unknown.
 pub struct Args {
     values: BTreeMap<String, String>,
     switches: Vec<String>,
@@ -41,11 +64,16 @@ impl Args {
         Ok(args)
     }
 
-    /// Whether a switch is there.
+    /// Whether a switch is given.
     pub fn switch(&mut self, name: &str) -> bool {
         let before = self.switches.len();
         self.switches.retain(|known| known != name);
         self.switches.len() < before
+    }
+
+    /// Whether a flag with a value is given.
+    pub fn has(&self, name: &str) -> bool {
+        self.values.contains_key(name)
     }
 
     /// A text that has no default.
@@ -62,11 +90,11 @@ impl Args {
         self.values.remove(name)
     }
 
-    /// A number.
+    /// A number or a text that has a default.
     ///
     /// # Errors
-    /// If it is no number of that type.
-    pub fn number<T: FromStr>(&mut self, name: &str, default: T) -> Result<T, String> {
+    /// If it is no value of that type.
+    pub fn value<T: FromStr>(&mut self, name: &str, default: T) -> Result<T, String> {
         match self.optional(name) {
             None => Ok(default),
             Some(value) => value
@@ -78,35 +106,35 @@ impl Args {
     /// A number from 1.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is 0, or no number of that type.
     pub fn positive<T: FromStr + Default + PartialEq>(
         &mut self,
         name: &str,
         default: T,
     ) -> Result<T, String> {
-        let number = self.number(name, default)?;
+        let number = self.value(name, default)?;
         if number == T::default() {
             return Err(format!("--{name} is at least 1"));
         }
         Ok(number)
     }
 
-    /// A share from 0 up to, not including, `below`.
+    /// A share from 0 to below `below`.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is outside that range, or no number.
     pub fn share(&mut self, name: &str, default: f64, below: f64) -> Result<f64, String> {
-        let share = self.number(name, default)?;
+        let share = self.value(name, default)?;
         if !(0.0..below).contains(&share) {
             return Err(format!("--{name} {share}: from 0 to below {below}"));
         }
         Ok(share)
     }
 
-    /// Which of two words: true for the first, which is the default.
+    /// Whether the value is the first of two words, which is the default.
     ///
     /// # Errors
-    /// If it is neither.
+    /// If it is neither word.
     pub fn first_of(&mut self, name: &str, words: [&str; 2]) -> Result<bool, String> {
         match self.optional(name).as_deref() {
             None => Ok(true),
@@ -116,10 +144,10 @@ impl Args {
         }
     }
 
-    /// All flags have been taken.
+    /// Checks that all flags have been taken out.
     ///
     /// # Errors
-    /// Names one that has not.
+    /// One line that names a flag that is left.
     pub fn done(self) -> Result<(), String> {
         match self.values.keys().chain(&self.switches).next() {
             Some(unknown) => Err(format!("--{unknown} is no flag; --help lists them")),
@@ -142,9 +170,9 @@ mod tests {
         let mut args = args("--exact --limit 3 --answers ids").unwrap();
         assert!(args.switch("exact"));
         assert!(!args.switch("exact"));
-        assert_eq!(args.number("limit", 0), Ok(3));
+        assert_eq!(args.value("limit", 0), Ok(3));
         assert_eq!(args.first_of("answers", ["pairs", "ids"]), Ok(false));
-        assert_eq!(args.number("window-ms", 7), Ok(7));
+        assert_eq!(args.value("window-ms", 7), Ok(7));
         assert_eq!(args.done(), Ok(()));
     }
 
@@ -156,7 +184,7 @@ mod tests {
         assert!(error("--exact --exact").contains("twice"));
         assert!(error("--limit 1 --limit 1").contains("twice"));
         let mut some = args("--limit x --workers 0 --share 1 --what 1").unwrap();
-        assert!(some.number("limit", 0).unwrap_err().contains("--limit x"));
+        assert!(some.value("limit", 0).unwrap_err().contains("--limit x"));
         assert!(
             some.positive("workers", 1)
                 .unwrap_err()

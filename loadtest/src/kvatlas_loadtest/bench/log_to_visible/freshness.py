@@ -1,9 +1,8 @@
-"""Freshness: from the append of one event to its blocks in an answer, while others append too.
+"""Freshness: time from the append of one event to its blocks in an answer, under load.
 
-Beside the load, at a fifth of the rate that the transport is asked for and through a connection of
-its own, one more engine stores a prompt every few milliseconds and asks for it, again and again,
-until it is found. Through Kafka the log's own time from producing to consuming is taken in the same
-run: a second reader notes when it gets the same records.
+The load is a fifth of the transport's target rate, through a connection of its own. One more engine
+stores a prompt every few milliseconds, and FindMatches is polled until it finds the prompt. For
+Kafka a second reader measures the log's own latency in the same run, with the same records.
 """
 
 import asyncio
@@ -15,21 +14,32 @@ import numpy as np
 import uvloop
 
 from kvatlas_events import LogReader, open_reader
+from kvatlas_loadtest.bench.cell import CELL
+from kvatlas_loadtest.bench.log_to_visible.engine_records import (
+    CHAIN_BLOCKS,
+    LONG_EVENTS,
+    Engine,
+    Shape,
+)
+from kvatlas_loadtest.bench.log_to_visible.throughput import LONG_TARGETS
+from kvatlas_loadtest.bench.log_to_visible.transports import (
+    TRANSPORTS,
+    LogPipeline,
+    open_pipeline,
+    skipped_row,
+)
 from kvatlas_loadtest.bench.rows import Row
-from kvatlas_loadtest.bench.visible.engines import CELL, CHAIN_BLOCKS, LONG_EVENTS, Engine, Shape
-from kvatlas_loadtest.bench.visible.logs import TRANSPORTS, Way, left_out, opened
-from kvatlas_loadtest.bench.visible.throughput import LONG_TARGETS
 
 NAME = "freshness"
 P99_MS_TARGETS = {"grpc": 5.0, "redis": 10.0}
 _LOAD = 0.2
 _ENGINES = 8
 _TICK_S = 0.001
-"""A fleet's publishers append each at its own time; the load's own lumps are not to be measured."""
+"""Interval of the load's appends. It is short, because publishers of a fleet do not append in step."""
 _RECORDS_AN_APPEND = 64
 _PROBE = Shape(CHAIN_BLOCKS, 1)
 _PROBE_BYTES_MAX = 1_024
-"""A probe's record is shorter, one of the load longer: only the former are looked up."""
+"""Length that tells a probe's record from a longer one of the load."""
 _PAUSE_S = 0.01
 _SECONDS = 6.0
 _QUICK_S = 0.2
@@ -39,34 +49,34 @@ _READ_S = 0.5
 
 
 def run(quick: bool) -> list[Row]:  # noqa: FBT001 - every benchmark has this shape
-    """Append to visible in FindMatches under 20 % load, p50 and p99, by transport."""
+    """Freshness: from append to FindMatches under 20 % load, p50 and p99, by transport."""
     return uvloop.run(_measure(quick=quick))
 
 
 async def _measure(*, quick: bool) -> list[Row]:
     rows: list[Row] = []
     for transport in TRANSPORTS:
-        if missing := left_out(NAME, transport):
+        if missing := skipped_row(NAME, transport):
             rows.append(missing)
             continue
-        async with opened(transport) as way:
-            rows += await _freshness(transport, way, quick=quick)
+        async with open_pipeline(transport) as pipeline:
+            rows += await _freshness(transport, pipeline, quick=quick)
     return rows
 
 
-async def _freshness(transport: str, way: Way, *, quick: bool) -> list[Row]:
+async def _freshness(transport: str, pipeline: LogPipeline, *, quick: bool) -> list[Row]:
     epoch = time.time_ns() // 1_000
     probe = Engine(1, _PROBE, epoch, np.random.default_rng(1))
     blocks_s = _LOAD * LONG_TARGETS[transport] * (_QUICK_SHARE if quick else 1.0)
     records = _load_records(int(blocks_s * (_QUICK_S if quick else _SECONDS)), epoch)
     seen_ms: list[float] = []
     read_ms: list[float] = []
-    async with _arrivals(transport, way) as arrivals:
-        await _probe(way, probe, arrivals)  # makes connections
-        load = asyncio.create_task(_load(way, records, blocks_s))
+    async with _arrivals(transport, pipeline) as arrivals:
+        await _probe(pipeline, probe, arrivals)  # makes connections
+        load = asyncio.create_task(_load(pipeline, records, blocks_s))
         try:
             while not load.done():
-                seen, read = await _probe(way, probe, arrivals)
+                seen, read = await _probe(pipeline, probe, arrivals)
                 seen_ms.append(seen)
                 read_ms += [] if read is None else [read]
                 await asyncio.sleep(_PAUSE_S)
@@ -78,14 +88,14 @@ async def _freshness(transport: str, way: Way, *, quick: bool) -> list[Row]:
 
 
 async def _probe(
-    way: Way, probe: Engine, arrivals: "_Arrivals | None"
+    pipeline: LogPipeline, probe: Engine, arrivals: "_Arrivals | None"
 ) -> tuple[float, float | None]:
-    """Ms until one new prompt is found, and until the log's own reader has it, if there is one."""
+    """Times in ms until one new prompt is found, and until the log's own reader has its record."""
     (record,) = probe.records(1)
     read = None if arrivals is None else arrivals.expect(record)
     began_s = time.perf_counter()
-    appending = asyncio.create_task(way.append([record]))
-    await way.wait_for(probe, pause_s=0.0)
+    appending = asyncio.create_task(pipeline.append([record]))
+    await pipeline.wait_for(probe, pause_s=0.0)
     seen_s = time.perf_counter()
     await appending
     read_at_s = None if read is None else await read
@@ -93,18 +103,18 @@ async def _probe(
 
 
 class _Arrivals:
-    """Notes when a reader of its own gets the records that are expected."""
+    """Records when its own reader gets the expected records."""
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
         self._expected: dict[bytes, asyncio.Future[float]] = {}
 
     def expect(self, record: bytes) -> "asyncio.Future[float]":
-        """Give the time at which `record` is read, on the performance counter."""
+        """A future of the time at which `record` is read, on the performance counter."""
         return self._expected.setdefault(record, asyncio.get_running_loop().create_future())
 
     async def follow(self) -> None:
-        """Read for as long as it is let."""
+        """Read until cancelled."""
         while True:
             part = await self._reader.read(_READ_S)
             now_s = time.perf_counter()
@@ -114,9 +124,11 @@ class _Arrivals:
 
 
 @asynccontextmanager
-async def _arrivals(transport: str, way: Way) -> AsyncGenerator[_Arrivals | None, None]:
-    """Follow the log with a reader of our own where its own time is asked for."""
-    reader = open_reader(way.url, cell=CELL) if transport == "kafka" else None
+async def _arrivals(
+    transport: str, pipeline: LogPipeline
+) -> AsyncGenerator[_Arrivals | None, None]:
+    """Follow the log with a reader of our own, for Kafka only."""
+    reader = open_reader(pipeline.url, cell=CELL) if transport == "kafka" else None
     if reader is None:
         yield None
         return
@@ -131,7 +143,7 @@ async def _arrivals(transport: str, way: Way) -> AsyncGenerator[_Arrivals | None
 
 
 def _load_records(blocks: int, epoch: int) -> list[bytes]:
-    """Made before the measurement: encoding them takes longer than everything that is measured."""
+    """The load's records. Encoding takes longer than the measured work, so it is done beforehand."""
     engines = [
         Engine(worker_id, LONG_EVENTS, epoch, np.random.default_rng(worker_id))
         for worker_id in range(2, 2 + _ENGINES)
@@ -141,15 +153,15 @@ def _load_records(blocks: int, epoch: int) -> list[bytes]:
     return [record for records in together for record in records]
 
 
-async def _load(way: Way, records: Sequence[bytes], blocks_s: float) -> float:
-    """Append all records at this rate, each tick what is due; return the seconds that it took."""
+async def _load(pipeline: LogPipeline, records: Sequence[bytes], blocks_s: float) -> float:
+    """Append all records at this rate; return the seconds that it took."""
     began_s, done = time.perf_counter(), 0
     while done < len(records):
         passed_s = time.perf_counter() - began_s
         due = int(passed_s * blocks_s / LONG_EVENTS.blocks_a_record) + 1
         due = min(due, done + _RECORDS_AN_APPEND, len(records))
         if due > done:
-            await way.append(records[done:due], way.other)
+            await pipeline.append(records[done:due], pipeline.other)
         done = due
         await asyncio.sleep(_TICK_S)
     return time.perf_counter() - began_s

@@ -1,4 +1,4 @@
-"""The transports under measurement, each with a real server, and an indexer behind it."""
+"""Starts each measured transport with a real server, and an indexer that reads it."""
 
 import asyncio
 import tempfile
@@ -10,30 +10,30 @@ from pathlib import Path
 
 from kvatlas_client import AsyncIndexer
 from kvatlas_events import LogUnavailable, LogWriter, RecordsRejected, open_writers
-from kvatlas_events.embedded import EmbeddedValkey
-from kvatlas_events.embedded_kafka import EmbeddedKafka
+from kvatlas_loadtest.bench.cell import BLOCK_SIZE, CELL, MODEL, indexer_command
+from kvatlas_loadtest.bench.log_to_visible.engine_records import Engine
 from kvatlas_loadtest.bench.rows import Row
-from kvatlas_loadtest.bench.visible.engines import BLOCK_SIZE, CELL, MODEL, Engine
-from kvatlas_loadtest.supervisor import FleetError, Process, Supervisor, kvatlas
+from kvatlas_loadtest.supervisor import FleetError, Process, Supervisor
+from kvatlas_testing.kafka import EmbeddedKafka
+from kvatlas_testing.valkey import EmbeddedValkey
 
 TRANSPORTS = ("grpc", "redis", "kafka")
 VISIBLE_S = 60.0
-"""After so long what was appended should have been seen."""
-_ANY = "127.0.0.1:0"
+"""Longest time until an appended record is found, in seconds."""
 _POLL_S = 0.001
 _RETRY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """One transport's way from a writer to answers.
+class LogPipeline:
+    """One transport, from a writer to an indexer's answers.
 
     Attributes:
-        url: of the log, as a publisher is told it.
-        writer: appends to it.
-        other: does too, on a connection of its own, as another publisher.
-        indexer: asks the replica at its end.
-        replica: its process.
+        url: the log's URL for a publisher.
+        writer: appends to the log.
+        other: another writer, with a connection of its own, as of another publisher.
+        indexer: client of the replica that reads the log.
+        replica: the replica's process.
     """
 
     url: str
@@ -43,10 +43,10 @@ class Way:
     replica: Process
 
     async def append(self, records: Sequence[bytes], writer: LogWriter | None = None) -> None:
-        """Append to the log; again if it does not answer, as a delivery would.
+        """Append to the log; retry if it does not answer, as a publisher does.
 
         Raises:
-            FleetError: it refuses them, or does not answer for long.
+            FleetError: it rejects them, or does not answer within `VISIBLE_S`.
         """
         began_s = time.perf_counter()
         while True:
@@ -62,17 +62,17 @@ class Way:
                 return
 
     async def sees(self, engine: Engine) -> bool:
-        """Whether the engine's last prompt is found, whole."""
+        """Whether the engine's last prompt is found with all of its blocks."""
         chain = engine.last_chain
         found = await self.indexer.find_matches(sequence_hashes=chain, deadline_ms=5_000)
         held = zip(found.worker_ids.tolist(), found.depths.tolist(), strict=True)
         return (engine.worker_id, len(chain)) in held
 
     async def wait_for(self, engine: Engine, *, pause_s: float = _POLL_S) -> None:
-        """Ask until the engine's last prompt is found.
+        """Poll until the engine's last prompt is found.
 
         Raises:
-            FleetError: it is not, for long.
+            FleetError: it is not found within `VISIBLE_S`.
         """
         began_s = time.perf_counter()
         while not await self.sees(engine):
@@ -81,8 +81,8 @@ class Way:
             await asyncio.sleep(pause_s)
 
 
-def left_out(bench: str, transport: str) -> Row | None:
-    """The row that says why a transport cannot be measured here; None: it can."""
+def skipped_row(bench: str, transport: str) -> Row | None:
+    """The row with the reason why a transport cannot be measured here; None: it can."""
     obstacle = EmbeddedKafka.obstacle() if transport == "kafka" else None
     if obstacle is None:
         return None
@@ -90,22 +90,18 @@ def left_out(bench: str, transport: str) -> Row | None:
 
 
 @asynccontextmanager
-async def opened(transport: str, *, kept_bytes: int = 0) -> AsyncGenerator[Way, None]:
-    """Start the transport's server and an indexer that follows it, both for this block only.
+async def open_pipeline(
+    transport: str, *, kept_bytes: int = 0
+) -> AsyncGenerator[LogPipeline, None]:
+    """Run the transport's server and an indexer that reads it, for as long as the context lasts.
 
-    `kept_bytes` of memory the indexer takes beforehand, as one has that ran for a while.
+    The indexer takes `kept_bytes` of memory at start, like one that has been running for a while.
     """
-    with tempfile.TemporaryDirectory(prefix="kvatlas-bench-") as said, ExitStack() as servers:
+    with tempfile.TemporaryDirectory(prefix="kvatlas-bench-") as logs, ExitStack() as servers:
         url = _serve(transport, servers)
-        async with Supervisor(Path(said), ready_timeout_s=60) as supervisor:
+        async with Supervisor(Path(logs), ready_timeout_s=60) as supervisor:
             (indexer,) = await supervisor.start(
-                [
-                    kvatlas(
-                        *("indexer", "indexer", "--listen", _ANY, "--admin", _ANY, "--log", url),
-                        *("--cell", CELL, "--model", MODEL, "--block-size", str(BLOCK_SIZE)),
-                        *("--memory-bytes-kept", str(kept_bytes)),
-                    )
-                ]
+                [indexer_command(url, "--memory-bytes-kept", str(kept_bytes))]
             )
             if transport == "grpc":
                 url = f"grpc://{indexer.address()}"
@@ -113,17 +109,17 @@ async def opened(transport: str, *, kept_bytes: int = 0) -> AsyncGenerator[Way, 
             try:
                 asks = AsyncIndexer([indexer.address()], model=MODEL, block_size=BLOCK_SIZE)
                 async with asks:
-                    way = Way(url, writer, other, asks, indexer)
+                    pipeline = LogPipeline(url, writer, other, asks, indexer)
                     for each in (writer, other):
-                        await way.append([], each)  # connects
-                    yield way
+                        await pipeline.append([], each)  # connects
+                    yield pipeline
             finally:
                 await writer.close()
                 await other.close()
 
 
 def _serve(transport: str, servers: ExitStack) -> str:
-    """Return what the indexer's `--log` is told; the server ends with `servers`."""
+    """Start the log's server; return the value of the indexer's `--log`. `servers` stops it."""
     match transport:
         case "redis":
             valkey = EmbeddedValkey()

@@ -1,11 +1,11 @@
-//! What one trial gave, and whether it counts.
+//! The result of one trial, and whether the trial counts.
 
 use crate::index::cpu::Meter;
 use crate::latency::Latencies;
 
-/// What a trial gave.
+/// The measurements of one trial.
 #[derive(Default)]
-pub struct Played {
+pub struct TrialResult {
     /// When the last record was issued, ns from the start.
     pub issued_ns: u64,
     /// When the last event was applied.
@@ -14,13 +14,13 @@ pub struct Played {
     pub settle_ns: u64,
     /// Blocks asked for, stored and removed.
     pub block_ops: u64,
-    /// Of look-ups: from call to return.
+    /// Duration of look-ups, from call to return.
     pub lookup: Latencies,
-    /// Of look-ups: blocks of the deepest match, where the design tells them.
+    /// Blocks of each look-up's deepest match, if the design reports them.
     pub deepest: Vec<u32>,
-    /// Of records: how long after their time they were issued.
+    /// Delay of records: how long after their time they were issued.
     pub late: Latencies,
-    /// Of events: from their time until they were applied; empty for a design with writers of its own.
+    /// Delay of events, from their time until they were applied; empty for a design with writers of its own.
     pub apply: Latencies,
     /// The same if every block took what it took on average: what is left is due to the stream's bursts. Empty for
     /// several appliers, or without a pace.
@@ -29,7 +29,7 @@ pub struct Played {
     pub write: Meter,
 }
 
-impl Played {
+impl TrialResult {
     /// Whether it kept up: all issued within 1.01 windows, all applied within 1.10.
     pub fn kept_up(&self, window_ms: u64) -> bool {
         let window_ns = window_ms as f64 * 1e6;
@@ -38,7 +38,7 @@ impl Played {
             && self.finished_ns as f64 <= 1.10 * window_ns
     }
 
-    /// What an applier adds to what the issuing thread knows.
+    /// Adds an applier's measurements to those of the issuing thread.
     pub fn take(&mut self, applied: &Self) {
         self.finished_ns = self.finished_ns.max(applied.finished_ns);
         self.apply.merge(&applied.apply);
@@ -48,7 +48,7 @@ impl Played {
 
 /// How long events would wait for being applied, given as times and blocks, if each block took so long.
 pub fn even_lag(events: impl Iterator<Item = (u64, usize)>, ns_per_block: f64) -> Latencies {
-    let mut lag = Latencies::new();
+    let mut lag = Latencies::default();
     let mut free_ns = 0;
     for (due_ns, blocks) in events {
         free_ns = free_ns.max(due_ns) + (blocks as f64 * ns_per_block) as u64;
@@ -73,10 +73,10 @@ mod tests {
     #[test]
     fn keeping_up_is_issuing_within_1_01_and_applying_within_1_10_windows() {
         let kept_up = |issued_ns, finished_ns, window_ms| {
-            Played {
+            TrialResult {
                 issued_ns,
                 finished_ns,
-                ..Played::default()
+                ..TrialResult::default()
             }
             .kept_up(window_ms)
         };

@@ -1,8 +1,7 @@
-"""What a cache could at best do with a list of prompts: the yardsticks of the demo.
+"""Computes the best hit ratios that a cache can reach for a list of prompts.
 
-Blocks here are what engines count: full blocks of `block_size` tokens, told apart by their whole
-prefix. It is worked out from the tokens themselves, in plain Python, so that it does not lean on
-the hashing that is being measured.
+Blocks are full blocks of `block_size` tokens, identified by their whole prefix, as in engines. They
+are numbered from the tokens in plain Python, without the hashing that is being measured.
 """
 
 from collections import OrderedDict
@@ -15,11 +14,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class PromptBlocks:
-    """One request as a cache sees it.
+    """The blocks of one request.
 
     Attributes:
-        blocks: a number per full block; equal numbers stand for equal whole prefixes.
-        usable: how many of them an engine can take from its cache: it always computes the last
+        blocks: one number per full block; equal numbers mean equal prefixes.
+        usable: number of them that an engine can take from its cache. It always computes the last
             token, so at most (tokens - 1) // block_size.
         output_blocks: blocks that only the answer fills.
     """
@@ -31,26 +30,26 @@ class PromptBlocks:
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Blocks found in a cache, of all full blocks of the prompts."""
+    """Blocks found in a cache, and all full blocks of the prompts."""
 
     hit_blocks: int
     blocks: int
 
     @property
     def ratio(self) -> float:
-        """Hits by block; 0 for prompts without a full block."""
+        """Hit ratio by block; 0 for prompts without a full block."""
         return self.hit_blocks / self.blocks if self.blocks else 0.0
 
 
-class BlockNames:
-    """Gives equal prefixes equal numbers, over all prompts that it is shown."""
+class BlockNumbering:
+    """Gives equal prefixes equal numbers, over all prompts that it numbers."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._names: dict[tuple[int, bytes], int] = {}
 
-    def cut(self, tokens: NDArray[np.uint32], *, output_tokens: int) -> PromptBlocks:
-        """Cut one prompt into full blocks."""
+    def number_blocks(self, tokens: NDArray[np.uint32], *, output_tokens: int) -> PromptBlocks:
+        """Number the full blocks of one prompt."""
         size = self._block_size
         blocks: list[int] = []
         parent = -1
@@ -64,14 +63,9 @@ class BlockNames:
             output_blocks=(len(tokens) + output_tokens) // size - len(blocks),
         )
 
-    @property
-    def distinct(self) -> int:
-        """Different blocks seen so far."""
-        return len(self._names)
-
 
 def infinite_cache_hits(prompts: Sequence[PromptBlocks]) -> Hits:
-    """Hits of one cache that forgets nothing and holds a prompt as soon as it was sent."""
+    """Hits of one cache that evicts nothing and holds a prompt as soon as it is sent."""
     seen: set[int] = set()
     hit_blocks = 0
     for prompt in prompts:
@@ -81,13 +75,13 @@ def infinite_cache_hits(prompts: Sequence[PromptBlocks]) -> Hits:
 
 
 def lru_cache_hits(prompts: Sequence[PromptBlocks], *, capacity_blocks: int) -> Hits:
-    """Hits of one cache of `capacity_blocks` that forgets what was used longest ago.
+    """Hits of one LRU cache of `capacity_blocks`.
 
-    As in an engine, a request's last blocks age before its first ones, and blocks filled by answers
-    take their room too.
+    As in an engine, a request's last blocks are evicted before its first ones, and blocks filled by
+    answers take room too.
     """
     held: OrderedDict[int, None] = OrderedDict()
-    answers = -1  # blocks of answers are never asked for again: names of their own, below 0
+    answers = -1  # blocks of answers never match again: they have their own numbers, below 0
     hit_blocks = 0
     for prompt in prompts:
         hit_blocks += _leading_hits(prompt, held)
@@ -113,13 +107,13 @@ def _leading_hits(prompt: PromptBlocks, held: "set[int] | OrderedDict[int, None]
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How large an engine's cache is made, and why.
+    """The size of the engines' caches, and what follows from it.
 
     Attributes:
         blocks_per_engine: the size of one engine's cache.
-        blocks_stored: different blocks that the prompts and answers of the run fill.
-        evictions_certain: the whole fleet holds fewer blocks than the run fills.
-        lru_ratio: hit ratio of one LRU cache as large as the fleet.
+        blocks_stored: distinct blocks that the run's prompts and answers fill.
+        evictions_certain: the fleet has room for fewer blocks than the run fills.
+        lru_ratio: hit ratio of one LRU cache as large as all engines' caches.
     """
 
     blocks_per_engine: int
@@ -137,11 +131,12 @@ _NEAR_INFINITE = 0.99
 def capacity_for(
     prompts: Sequence[PromptBlocks], *, engines: int, blocks_per_engine: int | None = None
 ) -> Capacity:
-    """Size the engines so that they must evict, yet a fleet routed well loses little by it.
+    """Size the caches so that engines must evict, but good routing still finds nearly all hits.
 
-    Takes the smallest share of all blocks stored whose LRU cache has nearly the hits of an infinite
-    one, and a little more, since no router spreads prefixes perfectly evenly, but never so much that
-    all would fit. An engine never gets less than its largest request needs. With `blocks_per_engine` the size is taken as given.
+    Takes the smallest share of all stored blocks whose LRU cache has nearly the hits of an infinite
+    one. Adds a little, since no router spreads prefixes perfectly evenly, but never so much that
+    all blocks fit. Each engine has room for the largest request. `blocks_per_engine` overrides all
+    of this.
     """
     distinct = len({block for prompt in prompts for block in prompt.blocks})
     stored = distinct + sum(prompt.output_blocks for prompt in prompts)

@@ -8,13 +8,13 @@ from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
-    """One table.
+class TextTable:
+    """One table of text.
 
     Attributes:
         columns: titles; the first column names the row, and the last may be a note.
-        rows: as many cells each as there are columns.
-        strong: numbers of the rows that stand out.
+        rows: cells; as many in each row as there are columns.
+        strong: numbers of the rows in bold.
     """
 
     title: str
@@ -24,7 +24,7 @@ class Sheet:
     strong: frozenset[int] = frozenset()
 
     def table(self) -> Table:
-        """For the terminal."""
+        """The table for a terminal."""
         table = Table(title=escape(self.title), title_justify="left")
         first, *others = self.columns
         table.add_column(first, no_wrap=True)
@@ -38,13 +38,13 @@ class Sheet:
         return table
 
     def markdown(self) -> str:
-        """The same as a section of a page."""
+        """The table as a section in Markdown."""
         numbers = len(self.columns) - 1 - self.has_note
         rule = ("---", *("---:" for _ in range(numbers)), *(("---",) if self.has_note else ()))
         lines = ["| " + " | ".join(cells) + " |" for cells in (self.columns, rule, *self.rows)]
         return "\n".join([f"### {self.title}", "", *lines])
 
 
-def page(paragraphs: Sequence[str], sheets: Sequence[Sheet]) -> str:
-    """All of it as Markdown."""
-    return "\n\n".join([*paragraphs, *(sheet.markdown() for sheet in sheets)]) + "\n"
+def page(paragraphs: Sequence[str], tables: Sequence[TextTable]) -> str:
+    """A page in Markdown."""
+    return "\n\n".join([*paragraphs, *(table.markdown() for table in tables)]) + "\n"

@@ -1,6 +1,6 @@
-"""Speaks to one indexer replica, below the client that would choose between them.
+"""Calls one indexer replica directly, without the client that chooses between replicas.
 
-The one place of the load tests that touches generated code.
+Only this module of the load tests uses generated code.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -11,23 +11,21 @@ import grpc.aio
 import numpy as np
 from numpy.typing import NDArray
 
+from kvatlas_wire import WorkerKey
 from kvatlas_wire.v1 import indexer_pb2, indexer_pb2_grpc
 
 _ANSWER_S = 5.0
 
-Worker = tuple[int, int]
-"""`(worker_id, dp_rank)`."""
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """What a replica holds of one worker.
+    """A replica's state of one worker.
 
     Attributes:
         state: `LIVE`, `RECOVERING`, `STALE` or `OVER_BUDGET`.
-        last_event_id: the last one applied.
-        blocks: live blocks, on any tier.
-        digests: by tier, the number and the XOR of the live sequence hashes.
+        last_event_id: the last applied event.
+        blocks: number of live blocks, on any tier.
+        digests: (tier, number, XOR) of the live sequence hashes.
     """
 
     state: str
@@ -40,15 +38,15 @@ class WorkerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a replica says of itself."""
+    """A replica's status."""
 
     ready: bool
-    workers: dict[Worker, WorkerStatus]
+    workers: dict[WorkerKey, WorkerStatus]
     memberships: int
 
 
 class Replica:
-    """A connection to the indexer at `host:port`; an asynchronous context manager's inside.
+    """A connection to the indexer at `host:port`; `replica` opens and closes it.
 
     Every call raises grpc.aio.AioRpcError if there is no answer.
     """
@@ -57,47 +55,47 @@ class Replica:
         self.address = address
         self._stub = indexer_pb2_grpc.IndexerStub(channel)
 
-    async def find_matches(self, sequence_hashes: NDArray[np.uint64]) -> dict[Worker, int]:
-        """Depth by worker, of all that hold any of it."""
+    async def find_matches(self, sequence_hashes: NDArray[np.uint64]) -> dict[WorkerKey, int]:
+        """Depth by worker, for all workers that hold part of the prompt."""
         answer = await self._stub.FindMatches(
             indexer_pb2.FindMatchesRequest(sequence_hashes=sequence_hashes.tolist()),
             timeout=_ANSWER_S,
         )
-        workers = zip(answer.worker_ids, answer.dp_ranks, strict=True)
+        workers = map(WorkerKey, answer.worker_ids, answer.dp_ranks)
         return dict(zip(workers, answer.depths, strict=True))
 
     async def status(self) -> Status:
-        """What it holds of every worker."""
+        """Its status, with the state of every worker."""
         answer = await self._stub.GetStatus(indexer_pb2.GetStatusRequest(), timeout=_ANSWER_S)
         return Status(
             ready=answer.ready,
             workers={
-                (status.info.worker.worker_id, status.info.worker.dp_rank): _worker(status)
-                for status in answer.workers
+                WorkerKey(each.info.worker.worker_id, each.info.worker.dp_rank): _worker(each)
+                for each in answer.workers
             },
             memberships=answer.memberships,
         )
 
     async def dump_bytes(self) -> int:
-        """Receive its whole state; the number of bytes."""
+        """Receive its whole state; return the number of bytes."""
         call = self._stub.Dump(indexer_pb2.DumpRequest())
         return sum([len(message.arrow_ipc) async for message in call])
 
 
 @asynccontextmanager
 async def replica(address: str) -> AsyncGenerator[Replica]:
-    """A connection for as long as the context lasts; made at its first call."""
+    """A connection for as long as the context lasts; opened by its first call."""
     async with grpc.aio.insecure_channel(address) as channel:
         yield Replica(address, channel)
 
 
 Push = Callable[[Sequence[bytes]], Awaitable[None]]
-"""Sends records, returns when they are applied. RuntimeError: some were rejected; it says why."""
+"""Sends records and returns when they are applied. Raises RuntimeError if some are rejected."""
 
 
 @asynccontextmanager
 async def ingest(address: str) -> AsyncGenerator[Push]:
-    """An `Ingest` stream to the indexer at `host:port`, as a publisher's direct transport has."""
+    """An `Ingest` stream to the indexer at `host:port`, like that of a publisher."""
 
     async def push(records: Sequence[bytes]) -> None:
         await call.write(indexer_pb2.IngestRequest(records=records))

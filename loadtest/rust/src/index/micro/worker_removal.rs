@@ -1,9 +1,9 @@
-//! The end of workers: how long until one is out of answers, what its sweep does to look-ups beside it,
-//! and how much memory comes back.
+//! Measures the removal of workers: the time until answers leave a worker out, the effect of its sweep
+//! on concurrent look-ups, and the memory given back.
 //!
-//! Windows of look-ups with a sweep alternate with windows without one, so that a noisy machine is
-//! unfair to both alike. Look-ups run on this thread, the sweep on another; in windows without one that
-//! other thread waits.
+//! Windows of look-ups with a sweep alternate with windows without one, so that a noisy machine
+//! disturbs both equally. Look-ups run on this thread and the sweep on another, which waits in windows
+//! without one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -11,10 +11,9 @@ use std::time::Instant;
 use kvatlas_index::{FindOptions, Index, IndexConfig, Matches, Query, SlotId, Tier, WorkerKey};
 use serde_json::{Value, json};
 
-use crate::index::micro::Sizes;
 use crate::index::micro::filled::{OWN, Prompt};
-use crate::index::micro::timing::median;
-use crate::latency::Latencies;
+use crate::index::micro::sizes::Sizes;
+use crate::latency::{Latencies, median};
 
 /// Workers that stay, with as many blocks together as those that die.
 const STAYING: u32 = 200;
@@ -64,7 +63,7 @@ pub fn run(sizes: &Sizes) -> Result<Vec<Value>, String> {
     ])
 }
 
-/// What windows gave; look-ups' p99 in µs.
+/// Look-ups' p99 in each window, in µs.
 #[derive(Default)]
 struct Windows {
     without: Vec<f64>,
@@ -120,7 +119,7 @@ impl Fleet {
         let mut own = |slot: SlotId, blocks: u64| {
             for _ in 0..blocks / OWN as u64 {
                 number += 1;
-                prompt.become_(number, OWN);
+                prompt.remake(number, OWN);
                 self.store(slot, &prompt);
             }
         };
@@ -144,7 +143,7 @@ impl Fleet {
 
     /// Looks up while there is `more` to do, by the number done; the p99 in µs.
     fn look_up(&self, more: impl Fn(u64) -> bool) -> f64 {
-        let mut latencies = Latencies::new();
+        let mut latencies = Latencies::default();
         let mut out = Matches::default();
         let options = FindOptions::default();
         for prompt in self.prompts.iter().cycle() {

@@ -1,1 +1,0 @@
-"""From the event log to an answer: how many blocks a second, and how soon."""
