@@ -1,4 +1,4 @@
-"""What an engine really holds, as hashes that an index can be held against.
+"""The blocks that an engine really holds, as hashes to compare an index with.
 
 The mock engine is asked for its blocks, tokens and all, and they are hashed here: nothing on the way
 from its events to the index takes part.

@@ -6,9 +6,7 @@ Every wait is for something that can be seen from outside, with a deadline that 
 """
 
 import asyncio
-import os
 import random
-import signal
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -69,16 +67,6 @@ async def killed(process: Process) -> None:
     await until(alive)
 
 
-@asynccontextmanager
-async def stopped(pid: int) -> AsyncGenerator[None]:
-    """Keep a process from running, as a machine that stalls; it goes on at the end."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 class Traffic:
     """Requests to one engine, one after the other, until the block ends."""
 
@@ -113,7 +101,7 @@ class Traffic:
 
 @dataclass
 class StruckCell:
-    """What runs. A process that is started again takes its predecessor's place in the lists."""
+    """The processes. One that is started again takes its predecessor's place in the lists."""
 
     supervisor: Supervisor
     log_url: str

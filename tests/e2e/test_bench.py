@@ -16,7 +16,7 @@ KVATLAS = Path(sys.executable).parent / "kvatlas"
 
 @pytest.fixture(name="_load_generator", scope="module")
 def _build_load_generator() -> None:
-    """Built by `make bench`, and by `cargo test`; here where neither has run."""
+    """Built by `make bench`; here, unoptimized, where that has not run."""
     try:
         find_program(quick=True)
     except FatalError:
@@ -37,6 +37,7 @@ def _build_load_generator() -> None:
         "log-to-visible",
         "freshness",
         "engine-events",
+        "ledger",
     ],
 )
 def test_a_benchmark_runs_and_writes_rows(name: str, tmp_path: Path) -> None:
@@ -94,7 +95,10 @@ def test_the_index_writes_its_table_and_picture_for_a_stream_of_its_own(tmp_path
         assert f"| {design['label']} |" in page
         assert design["bytes_per_membership"] > 0
     process = subprocess.run(
-        [*bench, "--designs", "no such design"], capture_output=True, text=True, check=False
+        [*bench, "--quick", "--designs", "no such design"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert process.returncode == 2
     assert "'concurrent radix tree'" in process.stderr

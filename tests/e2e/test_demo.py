@@ -136,7 +136,7 @@ def test_a_fleet_that_is_kept_can_be_called_and_ctrl_c_leaves_no_process() -> No
 
 
 def call(command: Sequence[str]) -> int:
-    """What `curl` would do, by the words that the demo printed."""
+    """Do as `curl` would, with the arguments that the demo printed."""
     line = " ".join(command)
     url = next(word for word in command if word.startswith("http://"))
     body = re.search(r"-d '(.*)'", line)

@@ -3,15 +3,17 @@
 import resource
 from pathlib import Path
 
-from kvatlas_events.embedded import EmbeddedValkey
+import pytest
+
 from kvatlas_loadtest.supervisor import Process
+from kvatlas_testing.valkey import EmbeddedValkey
 from tests.e2e.struck_cell import killed, metric, reaches, struck_cell
 
 WRITTEN = "kvatlas_indexer_state_files_written_total"
 FAILED = "kvatlas_indexer_state_files_failed_total"
 
 
-def keeping(directory: Path) -> tuple[str, ...]:
+def snapshot_loop(directory: Path) -> tuple[str, ...]:
     return ("--snapshot-dir", str(directory), "--snapshot-interval-s", "0.2")
 
 
@@ -21,7 +23,7 @@ async def another(process: Process, name: str) -> None:
 
 
 async def test_killed_indexers_return_with_and_without_a_state_of_theirs(tmp_path: Path) -> None:
-    words = keeping(tmp_path / "state")
+    words = snapshot_loop(tmp_path / "state")
     async with (
         EmbeddedValkey() as valkey,
         struck_cell(valkey.url, tmp_path, indexer_words=(words, ())) as cell,
@@ -44,11 +46,12 @@ def limit_files(process: Process, size: int) -> None:
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, most))
 
 
+@pytest.mark.slow
 async def test_a_full_disk_costs_new_states_and_neither_old_ones_nor_the_index(
     tmp_path: Path,
 ) -> None:
     directory = tmp_path / "state"
-    words = keeping(directory)
+    words = snapshot_loop(directory)
     async with (
         EmbeddedValkey() as valkey,
         struck_cell(valkey.url, tmp_path, indexer_words=(words, ())) as cell,

@@ -1,27 +1,20 @@
 """A Kafka broker that is killed, with and without its newest records, under real processes."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-from kvatlas_events.embedded_kafka import EmbeddedKafka
+from kvatlas_testing.kafka import EmbeddedKafka
+from tests.brokers import kafka_broker
 from tests.e2e.struck_cell import CELL, StruckCell, struck_cell
 
 
 @pytest.fixture
-async def kafka() -> AsyncGenerator[EmbeddedKafka]:
-    """A broker of the test's own: it is not one's to kill that others run or use."""
-    obstacle = EmbeddedKafka.obstacle()
-    if obstacle is not None:
-        pytest.skip(obstacle)
-    server = EmbeddedKafka()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.close()
+def kafka() -> Generator[EmbeddedKafka]:
+    with kafka_broker() as broker:
+        yield broker
 
 
 def cut_newest(kafka: EmbeddedKafka) -> int:
@@ -53,6 +46,7 @@ async def strike(cell: StruckCell, kafka: EmbeddedKafka, *, how: str) -> None:
         kafka.start()  # here, and not in a thread that ends: the server would end with it
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["as it was", "without its newest records", "without its data"])
 async def test_a_killed_broker_that_comes_back(
     tmp_path: Path, kafka: EmbeddedKafka, how: str

@@ -3,15 +3,17 @@
 from pathlib import Path
 
 import grpc.aio
+import pytest
 
-from kvatlas_events.embedded import EmbeddedValkey
+from kvatlas_testing.child_process import paused
+from kvatlas_testing.valkey import EmbeddedValkey
 from kvatlas_wire.v1 import indexer_pb2 as rpc
 from kvatlas_wire.v1 import indexer_pb2_grpc as stubs
-from tests.e2e.struck_cell import WORKERS, StruckCell, killed, metric, stopped, struck_cell, until
+from tests.e2e.struck_cell import WORKERS, StruckCell, killed, metric, struck_cell, until
 
 
 async def states(cell: StruckCell, place: int) -> list["rpc.WorkerState.ValueType | None"]:
-    """What each indexer says of the worker."""
+    """The worker's state on each indexer."""
     said: list[rpc.WorkerState.ValueType | None] = []
     for indexer in cell.indexers:
         async with grpc.aio.insecure_channel(indexer.address()) as channel:
@@ -41,6 +43,7 @@ async def test_a_publisher_killed_in_mid_stream_is_made_good_by_its_next_life(
         await cell.is_whole()
 
 
+@pytest.mark.slow
 async def test_a_publisher_that_stalls_goes_stale_and_returns_with_nothing_sent_again(
     tmp_path: Path,
 ) -> None:
@@ -48,7 +51,7 @@ async def test_a_publisher_that_stalls_goes_stale_and_returns_with_nothing_sent_
         asleep = cell.publishers[0]
         before = await metric(asleep, "kvatlas_publisher_snapshots_total")
         epoch = await metric(asleep, "kvatlas_publisher_epoch")
-        async with stopped(asleep.pid):
+        with paused(asleep.pid):
             await becomes(cell, 0, rpc.WORKER_STATE_STALE)
             assert await states(cell, 1) == [rpc.WORKER_STATE_LIVE] * 2
         await becomes(cell, 0, rpc.WORKER_STATE_LIVE)

@@ -3,8 +3,11 @@
 import time
 from pathlib import Path
 
-from kvatlas_events.embedded import EmbeddedValkey
-from tests.e2e.struck_cell import LEASE_S, StruckCell, metric, stopped, struck_cell
+import pytest
+
+from kvatlas_testing.child_process import paused
+from kvatlas_testing.valkey import EmbeddedValkey
+from tests.e2e.struck_cell import LEASE_S, StruckCell, metric, struck_cell
 
 
 async def resent(cell: StruckCell) -> list[float]:
@@ -26,13 +29,14 @@ async def test_a_killed_log_that_comes_back_empty_is_filled_again(tmp_path: Path
         await cell.is_whole()
 
 
+@pytest.mark.slow
 async def test_a_log_that_stalls_costs_no_match_no_worker_and_nothing_sent_again(
     tmp_path: Path,
 ) -> None:
     async with EmbeddedValkey() as valkey, struck_cell(valkey.url, tmp_path) as cell:
         before = await resent(cell)
         assert valkey.pid is not None
-        async with stopped(valkey.pid):
+        with paused(valkey.pid):
             until_s = time.monotonic() + 2 * LEASE_S
             while time.monotonic() < until_s:
                 assert [await cell.differs(each) for each in cell.indexers] == [None, None]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kvatlas_events.embedded import EmbeddedValkey
 from kvatlas_loadtest.supervisor import Command, Supervisor
+from kvatlas_testing.valkey import EmbeddedValkey
 from tests.e2e.struck_cell import StruckCell, killed, metric, reaches, until
 
 _CHECKPOINT_S = 0.1
@@ -27,12 +27,12 @@ class RememberingCell(StruckCell):
         command = super()._engine()
         ports = ("--listen", before.address())
         sockets = ("--events", before.address("events"), "--replay", before.address("replay"))
-        return dataclasses.replace(command, words=(*command.words, *ports, *sockets))
+        return dataclasses.replace(command, argv=(*command.argv, *ports, *sockets))
 
     def _publisher(self, place: int) -> Command:
         command = super()._publisher(place)
         words = ("--state-dir", str(self.state_dir), "--checkpoint-s", str(_CHECKPOINT_S))
-        return dataclasses.replace(command, words=(*command.words, *words))
+        return dataclasses.replace(command, argv=(*command.argv, *words))
 
 
 @asynccontextmanager
@@ -46,7 +46,7 @@ async def remembering_cell(log_url: str, path: Path) -> AsyncGenerator[Rememberi
         yield cell
 
 
-@pytest.mark.parametrize("politely", [True, False])
+@pytest.mark.parametrize("politely", [pytest.param(True, marks=pytest.mark.slow), False])
 async def test_a_restarted_publisher_goes_on_from_its_checkpoint(
     tmp_path: Path, *, politely: bool
 ) -> None:

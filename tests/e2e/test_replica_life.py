@@ -8,23 +8,23 @@ import grpc.aio
 import redis.asyncio as redis
 
 from kvatlas_events import LogWriter, open_writers
-from kvatlas_events.embedded import EmbeddedValkey
+from kvatlas_testing.valkey import EmbeddedValkey
 from kvatlas_verify.main import command as verify
 from kvatlas_wire.v1 import events_pb2 as pb
 from kvatlas_wire.v1 import indexer_pb2 as rpc
 from kvatlas_wire.v1 import indexer_pb2_grpc as stubs
 from tests.integration.indexer.process import KVATLAS, TERMS, IndexerProcess, fetch, indexer
-from tests.unit.cell.speaker import Speaker, clear, remove, store
+from tests.unit.cell.record_source import RecordSource, clear, remove, store
 
 STREAM = "kvatlas:{blue}:log:0"
 DEPTH = 500
 _POLLS = 1_200
 
 
-def chain(speaker: Speaker, depth: int = DEPTH) -> list[bytes]:
+def chain(source: RecordSource, depth: int = DEPTH) -> list[bytes]:
     """One block a record, and a heartbeat."""
-    events = [speaker.events(store(number)) for number in range(1, depth + 1)]
-    return [*events, speaker.heartbeat()]
+    events = [source.events(store(number)) for number in range(1, depth + 1)]
+    return [*events, source.heartbeat()]
 
 
 async def metric(process: IndexerProcess, name: str) -> float:
@@ -74,10 +74,10 @@ async def test_a_killed_replica_starts_from_its_file_when_the_log_has_nothing_le
     tmp_path: Path,
 ) -> None:
     words = ("--snapshot-dir", str(tmp_path), "--snapshot-interval-s", "0.2")
-    speaker = Speaker()
+    source = RecordSource()
     async with EmbeddedValkey() as valkey:
         writer = writer_of(valkey)
-        await writer.append(chain(speaker))
+        await writer.append(chain(source))
         async with indexer("--log", valkey.url, *words) as process:
             await process.ready()
             # The first file after being ready may have been begun before; the one after it was not.
@@ -86,7 +86,7 @@ async def test_a_killed_replica_starts_from_its_file_when_the_log_has_nothing_le
             process.process.kill()
             await process.process.wait()
         await trim_all(valkey.url)
-        await writer.append([speaker.events(store(DEPTH + 1)), speaker.heartbeat()])
+        await writer.append([source.events(store(DEPTH + 1)), source.heartbeat()])
         async with indexer("--log", valkey.url, *words) as process:
             await process.ready()
             assert await depths(process, DEPTH + 1) == {1: DEPTH + 1}
@@ -96,10 +96,10 @@ async def test_a_killed_replica_starts_from_its_file_when_the_log_has_nothing_le
 
 
 async def test_a_replica_starts_from_a_peer_and_both_are_whole() -> None:
-    speaker = Speaker()
+    source = RecordSource()
     async with EmbeddedValkey() as valkey:
         writer = writer_of(valkey)
-        await writer.append(chain(speaker))
+        await writer.append(chain(source))
         async with indexer("--log", valkey.url) as peer:
             await peer.ready()
             await trim_all(valkey.url)
@@ -111,7 +111,7 @@ async def test_a_replica_starts_from_a_peer_and_both_are_whole() -> None:
                 assert await metric(process, 'start{source="peer"}') == 1
                 passed_over = 'start_peers_passed_over_total{reason="unreachable"}'
                 assert await metric(process, passed_over) == 1
-                await writer.append([speaker.events(store(DEPTH + 1)), speaker.heartbeat()])
+                await writer.append([source.events(store(DEPTH + 1)), source.heartbeat()])
                 sides = ["--indexer", peer.listen, "--indexer", process.listen]
                 assert await asyncio.to_thread(verify, sides) == 0
                 for each in (peer, process):
@@ -128,13 +128,13 @@ async def test_replicas_dump_the_same_bytes_after_a_mixed_load() -> None:
             last = 0
             for epoch in (1_000, 2_000):
                 for worker_id in (9, 3, 7):
-                    speaker = Speaker(worker_id=worker_id, epoch=epoch)
-                    await writer.append(chain(speaker, 40))
+                    source = RecordSource(worker_id=worker_id, epoch=epoch)
+                    await writer.append(chain(source, 40))
                     on_host = store(*range(10, 30), tier=pb.TIER_HOST)
-                    more = [speaker.events(on_host, remove(*range(20, 41)))]
+                    more = [source.events(on_host, remove(*range(20, 41)))]
                     if worker_id == 7:
-                        more.append(speaker.events(clear(pb.TIER_DEVICE), store(epoch)))
-                    await writer.append([*more, speaker.heartbeat()])
+                        more.append(source.events(clear(pb.TIER_DEVICE), store(epoch)))
+                    await writer.append([*more, source.heartbeat()])
                     last += 1
             async with indexer("--log", valkey.url) as late:
                 await late.ready()
@@ -145,13 +145,13 @@ async def test_replicas_dump_the_same_bytes_after_a_mixed_load() -> None:
 
 
 async def test_a_full_disk_costs_the_file_and_nothing_else(tmp_path: Path) -> None:
-    speaker = Speaker()
+    source = RecordSource()
     # No file of this process can be larger than half a kilobyte: writes fail as on a full disk.
     limited = 'ulimit -f 1; exec "$0" indexer "$@"'
     words = ("--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", *TERMS)
     async with EmbeddedValkey() as valkey:
         writer = writer_of(valkey)
-        await writer.append(chain(speaker))
+        await writer.append(chain(source))
         process = IndexerProcess(
             await asyncio.create_subprocess_exec(
                 *("sh", "-c", limited, KVATLAS, *words, "--log", valkey.url),
@@ -179,7 +179,7 @@ async def test_a_stopped_replica_goes_on_from_its_file_and_passes_over_a_broken_
     words = ("--snapshot-dir", str(tmp_path))
     async with EmbeddedValkey() as valkey:
         writer = writer_of(valkey)
-        await writer.append(chain(Speaker()))
+        await writer.append(chain(RecordSource()))
         async with indexer("--log", valkey.url, *words) as process:
             await process.ready()
             assert (await process.stop())[0] == 0

@@ -13,8 +13,8 @@ import grpc.aio
 import pytest
 
 from kvatlas_events import LogReader, open_reader, open_writers
-from kvatlas_events.embedded import EmbeddedValkey
-from kvatlas_mocker.process import EngineProcess, running_engine
+from kvatlas_testing.mock_engine import EngineProcess, running_engine
+from kvatlas_testing.valkey import EmbeddedValkey
 from kvatlas_wire import open_record, seal_record
 from kvatlas_wire.v1 import events_pb2 as pb
 from kvatlas_wire.v1 import indexer_pb2 as rpc
@@ -27,7 +27,7 @@ _POLLS = 600
 
 @dataclass
 class Stage:
-    """What runs: one engine, its publisher, and their log."""
+    """The processes: one engine, its publisher, and their log."""
 
     engine: EngineProcess
     publisher: str

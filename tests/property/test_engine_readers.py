@@ -1,4 +1,4 @@
-"""Whatever bytes arrive, the readers answer with a refusal, never with an exception of their own."""
+"""The specified readers turn any bytes into events or refusals, never into other exceptions."""
 
 import contextlib
 
@@ -6,8 +6,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvatlas_engines import READERS, MalformedMessage, Stored, decode_payload
-from kvatlas_engines.raw import parse_frames
+from kvatlas_engines.frames import MalformedMessage, parse_frames
+from tests.reference.engines.events import Stored
+from tests.reference.engines.payload import MalformedPayload, decode_payload
+from tests.reference.engines.readers import READERS
 
 SCALARS: st.SearchStrategy[object] = (
     st.none()
@@ -69,7 +71,7 @@ def read_all(payload: bytes) -> None:
         reader = make(2)
         try:
             batch = decode_payload(payload, reader.order)
-        except MalformedMessage:
+        except MalformedPayload:
             continue
         for event in reader.read(batch.events):
             if isinstance(event, Stored):

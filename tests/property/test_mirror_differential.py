@@ -1,8 +1,8 @@
-"""The native path from a payload to operations against the readers and the mirror in Python.
+"""The native readers and mirror against the specified ones in Python.
 
-Both read the same bytes, message by message. After each they have said the same events in the same
-order, refused the same blocks for the same reasons, and hold the same. What is built here is mostly
-likely, so that blocks are really stored, evicted and stored again; some of it is anything.
+Both read the same bytes, message by message. After each they have the same pending events in the same
+order, have refused the same blocks for the same reasons, and hold the same. Most messages here are
+likely ones, so that blocks are really stored, evicted and stored again; some hold anything.
 """
 
 import json
@@ -12,28 +12,31 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvatlas_engines import (
-    READERS,
-    Cleared,
-    EngineEvent,
-    MalformedMessage,
-    Removed,
-    Stored,
+from kvatlas_engines import EngineName
+from kvatlas_engines.frames import Message, parse_frames
+from kvatlas_events import (
+    Batch,
+    Event,
+    Header,
     Tier,
-    Unindexable,
-    decode_payload,
+    WorkerKey,
+    encode_batch,
+    encode_header,
 )
-from kvatlas_engines.raw import Message, parse_frames
-from kvatlas_events import Batch, Event, Header, Worker, decode_batch, encode_batch, encode_header
 from kvatlas_hashing import reference as hashing
-from kvatlas_publisher import reference
 from kvatlas_publisher.mirror import Mirror
 from kvatlas_wire import seal_record
+from tests.reference import mirror as reference
+from tests.reference import wire_events as wire
+from tests.reference.batch_decoder import decode_batch
+from tests.reference.engine_mirrors import take_pending
+from tests.reference.engines.events import EngineEvent, Unindexable
+from tests.reference.engines.payload import MalformedPayload, decode_payload
+from tests.reference.engines.readers import READERS
 
 CAPTURES = Path(__file__).parents[1] / "fixtures" / "engines"
 SIZE = 2
@@ -41,7 +44,7 @@ SEVERAL = 3
 
 
 HEADER = Header(
-    worker=Worker(7, 1),
+    worker=WorkerKey(7, 1),
     epoch=1 << 50,
     instance_id=2**64 - 1,
     cell="c",
@@ -59,9 +62,9 @@ def sealed(header: Header, first_event_id: int, events: list[Event]) -> list[tup
 
 
 class Pair:
-    """The two mirrors of one engine, told the same."""
+    """The two mirrors of one engine, with the same messages."""
 
-    def __init__(self, engine: str, block_size: int, blocks_max: int) -> None:
+    def __init__(self, engine: EngineName, block_size: int, blocks_max: int) -> None:
         self.engine, self.block_size, self.blocks_max = engine, block_size, blocks_max
         self.reader = READERS[engine](block_size)
         self.specified = reference.Mirror(blocks_max=blocks_max)
@@ -69,41 +72,41 @@ class Pair:
         self.sealing = Mirror(engine=engine, block_size=block_size, blocks_max=blocks_max)
         self.next_event_id = 1
 
-    def tell(self, payload: bytes, rank: int = 0) -> list[Event]:
-        heard = self.native.tell([payload], rank)
-        self.sealing.tell([payload], rank)
+    def apply(self, payload: bytes, rank: int = 0) -> list[Event]:
+        outcome = self.native.apply_payloads([payload], rank)
+        self.sealing.apply_payloads([payload], rank)
         try:
             batch = decode_payload(payload, self.reader.order)
-        except MalformedMessage:
-            assert (heard.malformed, heard.taken) == (1, 1)
+        except MalformedPayload:
+            assert (outcome.malformed, outcome.consumed) == (1, 1)
             self.specified.suspect_all()
             return self.check([])
-        assert heard.malformed == 0
+        assert outcome.malformed == 0
         if batch.dp_rank not in {None, rank}:
-            assert (heard.taken, heard.other_rank) == (0, batch.dp_rank)
+            assert (outcome.consumed, outcome.other_rank) == (0, batch.dp_rank)
             return self.check([])
-        assert heard.ts is not None
-        assert heard.ts == pytest.approx(batch.ts, nan_ok=True)
-        assert heard.rank_said == (batch.dp_rank is not None)
+        assert outcome.engine_clock_s is not None
+        assert outcome.engine_clock_s == pytest.approx(batch.ts, nan_ok=True)
+        assert outcome.rank_confirmed == (batch.dp_rank is not None)
         events = self.reader.read(batch.events)
-        assert [reason for reason, _ in heard.refusals] == reasons(events)
+        assert [reason for reason, _ in outcome.refusals] == reasons(events)
         assert set(self.native.blind_spots) == self.reader.blind_spots
-        return self.check(self.specified.apply(events))
+        return self.check(self.specified.apply_events(events))
 
-    def check(self, said: list[Event]) -> list[Event]:
-        assert self.native.take() == said
+    def check(self, expected: list[Event]) -> list[Event]:
+        assert take_pending(self.native) == expected
         records = self.sealing.seal(encode_header(HEADER), self.next_event_id)
-        assert records == sealed(HEADER, self.next_event_id, said)
-        self.next_event_id += len(said)
+        assert records == sealed(HEADER, self.next_event_id, expected)
+        self.next_event_id += len(expected)
         for asked in ("unindexable", "held_blocks", "suspect_blocks", "suspects_removed"):
             assert getattr(self.native, asked) == getattr(self.specified, asked), asked
-        assert self.native.unreachable_blocks == self.specified.unreachable_blocks
+        assert self.native.unreachable_blocks() == self.specified.unreachable_blocks()
         assert self.native.digests() == self.specified.digests()
         ours, theirs = self.native.snapshot(), self.specified.snapshot()
         assert {t: sorted(a.tolist()) for t, a in ours.items()} == {
             t: sorted(a.tolist()) for t, a in theirs.items()
         }
-        return said
+        return expected
 
     def set_capacity(self, blocks: int) -> None:
         for mirror in (self.native, self.sealing, self.specified):
@@ -114,10 +117,13 @@ class Pair:
         for name in ("native", "sealing"):
             old: Mirror = getattr(self, name)
             state = bytes(old.export_state())
-            new = Mirror.restored(
-                state, engine=self.engine, block_size=self.block_size, blocks_max=self.blocks_max
+            new = Mirror(
+                engine=self.engine,
+                block_size=self.block_size,
+                blocks_max=self.blocks_max,
+                state=state,
             )
-            assert new.export_state() == state
+            assert bytes(new.export_state()) == state
             assert new.capacity_blocks == old.capacity_blocks
             assert new.blind_spots == old.blind_spots
             setattr(self, name, new)
@@ -141,7 +147,7 @@ def reasons(events: list[EngineEvent]) -> list[str]:
 def test_a_record_from_columns_is_to_the_byte_the_codecs() -> None:
     """Also against a record written down here, so that both cannot drift together."""
     header = Header(
-        worker=Worker(1, 0),
+        worker=WorkerKey(1, 0),
         epoch=2,
         instance_id=3,
         cell="",
@@ -150,10 +156,12 @@ def test_a_record_from_columns_is_to_the_byte_the_codecs() -> None:
         hash_contract="",
         publisher="",
     )
-    mirror = Mirror(block_size=1)
-    one = np.array([[5]], dtype=np.uint32)
-    mirror.put([Stored((1,), None, one, Tier.DEVICE), Removed((1,), Tier.DEVICE)])
-    mirror.put([Stored((1,), None, one, Tier.REMOTE), Cleared(None)])
+    mirror = Mirror(engine="vllm", block_size=1, blocks_max=10)
+    messages = [
+        wire.payload(wire.stored([1], [5]), wire.removed([1])),
+        wire.payload(wire.stored([1], [5], tier=Tier.REMOTE), wire.cleared()),
+    ]
+    mirror.apply_payloads(messages, 0)
     (record,) = mirror.seal(encode_header(header), 300)
     block = hashing.chunk_hashes([5], 1)[0].to_bytes(8, "little").hex()
     payload = bytes.fromhex(
@@ -174,22 +182,20 @@ def test_a_record_from_columns_is_to_the_byte_the_codecs() -> None:
 
 @pytest.mark.parametrize("block_size", [None, 8])
 @pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.json")), ids=lambda path: path.stem)
-def test_captures_are_taken_as_the_specification_takes_them(
-    path: Path, block_size: int | None
-) -> None:
+def test_captures_are_applied_as_specified(path: Path, block_size: int | None) -> None:
     document = json.loads(path.read_text())
     sizes = {"sglang-0.5.17": 4, "sglang-0.5.23": 4}
-    said = 0
+    published = 0
     pair = Pair(document["engine"], block_size or sizes.get(path.stem, 16), 1_000)
     for entry in document["messages"]:
         message = parse_frames([bytes.fromhex(frame) for frame in entry["frames_hex"]])
         assert isinstance(message, Message)
         rank = msgspec.msgpack.decode(message.payload)[2] or 0
-        said += len(pair.tell(message.payload, rank))
+        published += len(pair.apply(message.payload, rank))
         for cut in (len(message.payload) // 2, len(message.payload) - 1):
-            pair.tell(message.payload[:cut])
-        assert pair.tell(message.payload, rank + 1) == []
-    assert said or block_size or path.stem.endswith("dp-ranks")  # which only clears
+            pair.apply(message.payload[:cut])
+        assert pair.apply(message.payload, rank + 1) == []
+    assert published or block_size or path.stem.endswith("dp-ranks")  # which only clears
 
 
 # --- streams ---
@@ -276,7 +282,7 @@ CLEARED = st.fixed_dictionaries({"type": st.just("AllBlocksCleared")}, optional=
 FIELDS = ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium")
 
 
-def as_array(event: Mapping[str, object], engine: str) -> list[object]:
+def as_array(event: Mapping[str, object], engine: EngineName) -> list[object]:
     """The same in the encoding of older releases, as far as that can say it."""
     if event["type"] != "BlockStored":
         return [
@@ -293,7 +299,7 @@ def as_array(event: Mapping[str, object], engine: str) -> list[object]:
 
 
 @st.composite
-def messages(draw: st.DrawFn, engine: str) -> object:
+def messages(draw: st.DrawFn, engine: EngineName) -> object:
     events: list[object] = []
     for event in draw(st.lists(stored() | stored() | REMOVED | CLEARED, min_size=1, max_size=3)):
         match draw(st.integers(0, 9)):
@@ -308,7 +314,7 @@ def messages(draw: st.DrawFn, engine: str) -> object:
     return [draw(st.sampled_from([1.5, 2])), events, draw(st.sampled_from([None, 0, 0, 0, 1]))]
 
 
-def test_a_refused_store_that_ends_another_group_is_taken_as_the_specification_takes_it() -> None:
+def test_a_refused_store_that_ends_another_group_is_applied_as_specified() -> None:
     pair = Pair("vllm", SIZE, 1_000)
     event = {
         "type": "BlockStored",
@@ -319,16 +325,14 @@ def test_a_refused_store_that_ends_another_group_is_taken_as_the_specification_t
         "group_idx": 0,
     }
     other = event | {"group_idx": 1, "kv_cache_spec_kind": "full_attention", "block_size": 99}
-    pair.tell(msgspec.msgpack.encode([1.5, [event, other], None]))
+    pair.apply(msgspec.msgpack.encode([1.5, [event, other], None]))
     assert pair.native.held_blocks == 0
 
 
 @pytest.mark.parametrize("engine", sorted(READERS))
 @settings(max_examples=250, deadline=None)
 @given(data=st.data())
-def test_any_stream_is_taken_as_the_specification_takes_it(
-    engine: str, data: st.DataObject
-) -> None:
+def test_any_messages_are_applied_as_specified(engine: EngineName, data: st.DataObject) -> None:
     pair = Pair(engine, SIZE, data.draw(st.sampled_from([1_000, 1_000, 6])))
     for message in data.draw(st.lists(messages(engine), min_size=1, max_size=12)):
         match data.draw(st.integers(0, 9)):
@@ -345,7 +349,7 @@ def test_any_stream_is_taken_as_the_specification_takes_it(
             payload[data.draw(st.integers(0, len(payload) - 1))] ^= data.draw(st.integers(1, 255))
         if has_extension(bytes(payload)):
             continue
-        pair.tell(bytes(payload))
+        pair.apply(bytes(payload))
 
 
 def has_extension(payload: bytes) -> bool:

@@ -1,22 +1,25 @@
-"""The mirror against a naive engine: whatever is stored, evicted, moved and cleared, in any order.
+"""The mirror against a naive engine that stores, evicts, moves and clears blocks in any order.
 
-The engine is sets of hashes; what a prompt can reach is computed from scratch each time. What the
-mirror says is replayed into a naive index, which has to be prefix-closed after every single event.
+The engine is sets of hashes; the blocks that a prompt can reach are computed from scratch each time.
+The mirror's events are applied to a naive index, which must be prefix-closed after every single one.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kvatlas_engines import Cleared, EngineEvent, Removed, Stored, StoredByHash, Tier
-from kvatlas_events import Clear, Event, Remove, Store, TierDigest, digest
-from kvatlas_events import Tier as SaidTier
+from kvatlas_events import Clear, Event, Remove, Store, Tier, TierDigest, digest
 from kvatlas_hashing import reference
-from kvatlas_publisher import reference as specification
-from kvatlas_publisher.mirror import Mirror as NativeMirror
+from tests.reference.engine_mirrors import (
+    EngineMirror,
+    native_mirror,
+    specified_mirror,
+)
+from tests.reference.wire_events import WireEvent, cleared, removed, stored, stored_by_hash
 
-SAID = dict(zip(Tier, SaidTier, strict=True))
 Path = tuple[int, ...]
 PATHS = st.lists(st.integers(0, 1), min_size=1, max_size=4).map(tuple)
 TIERS = st.sampled_from([Tier.DEVICE, Tier.DEVICE, Tier.DEVICE, Tier.HOST, Tier.REMOTE])
@@ -35,17 +38,17 @@ def engine_hash(path: Path, variant: int) -> int:
 
 
 class Machine(RuleBasedStateMachine):
-    make: type[NativeMirror | specification.Mirror] = NativeMirror
+    make: Callable[[], EngineMirror] = staticmethod(native_mirror)
 
     def __init__(self) -> None:
         super().__init__()
         self.mirror = self.make()
         self.engine: dict[Tier, dict[int, Path]] = {tier: {} for tier in Tier}
-        self.index: dict[SaidTier, set[int]] = {tier: set() for tier in SaidTier}
+        self.index: dict[Tier, set[int]] = {tier: set() for tier in Tier}
         self.parents: dict[int, int | None] = {}
 
-    def tell(self, *events: EngineEvent) -> None:
-        for event in self.mirror.apply(events):
+    def send(self, *events: WireEvent) -> None:
+        for event in self.mirror.apply(*events):
             self.replay(event)
 
     def replay(self, event: Event) -> None:
@@ -63,7 +66,7 @@ class Machine(RuleBasedStateMachine):
                     self.index[event.tier].remove(each)
                     self.check_closed()  # tail first: inside an event, too
             case Clear():
-                for tier in SaidTier if event.tier is None else [event.tier]:
+                for tier in Tier if event.tier is None else [event.tier]:
                     self.index[tier].clear()
             case _:
                 raise AssertionError(event)
@@ -90,13 +93,12 @@ class Machine(RuleBasedStateMachine):
         if not head or known:
             for step in steps:
                 self.engine[tier][engine_hash(step, variant)] = step
-        tokens = np.array([[step[-1]] * 2 for step in steps], dtype=np.uint32)
-        self.tell(
-            Stored(
-                tuple(engine_hash(step, variant) for step in steps),
-                (known or parents)[0] if head else None,
-                tokens,
-                tier,
+        self.send(
+            stored(
+                [engine_hash(step, variant) for step in steps],
+                [token for step in steps for token in (step[-1], step[-1])],
+                parent=(known or parents)[0] if head else None,
+                tier=tier,
             )
         )
 
@@ -108,7 +110,7 @@ class Machine(RuleBasedStateMachine):
         gone = data.draw(st.lists(st.sampled_from(held), min_size=1, max_size=3))
         for each in gone:
             self.engine[tier].pop(each, None)
-        self.tell(Removed(tuple(gone), tier))
+        self.send(removed(gone, tier))
 
     @rule(data=st.data(), tier=TIERS, to=TIERS)
     def engine_offloads_without_tokens(self, data: st.DataObject, tier: Tier, to: Tier) -> None:
@@ -117,25 +119,25 @@ class Machine(RuleBasedStateMachine):
             moved = data.draw(st.lists(st.sampled_from(held), max_size=3))
             for each in moved:
                 self.engine[to][each] = self.engine[tier][each]
-            self.tell(StoredByHash(tuple(moved), to))
+            self.send(stored_by_hash(moved, to))
 
     @precondition(lambda self: len(self.held_anywhere()) > 6)  # let something grow first
     @rule(tier=st.none() | TIERS)
     def engine_clears(self, tier: Tier | None) -> None:
         for each in Tier if tier is None else [tier]:
             self.engine[each].clear()
-        self.tell(Cleared(tier))
+        self.send(cleared(tier))
 
     @rule()
     def a_message_was_lost(self) -> None:
         self.mirror.suspect_all()
 
     @rule(data=st.data())
-    def nothing_changes_when_said_twice(self, data: st.DataObject) -> None:
+    def nothing_changes_when_announced_twice(self, data: st.DataObject) -> None:
         tier = data.draw(TIERS)
         held = sorted(self.engine[tier])
-        assert self.mirror.apply([StoredByHash(tuple(held), tier)]) == []
-        assert self.mirror.apply([Removed((999_999,), tier)]) == []
+        assert self.mirror.apply(stored_by_hash(held, tier)) == []
+        assert self.mirror.apply(removed([999_999], tier)) == []
 
     @invariant()
     def the_index_is_what_prompts_can_reach(self) -> None:
@@ -145,7 +147,7 @@ class Machine(RuleBasedStateMachine):
         }
         for tier in Tier:
             expected = {sequence(p) for p in self.engine[tier].values() if p in reachable}
-            assert self.index[SAID[tier]] == expected
+            assert self.index[tier] == expected
 
     @invariant()
     def snapshot_and_digest_agree_with_the_index(self) -> None:
@@ -153,19 +155,19 @@ class Machine(RuleBasedStateMachine):
         assert {tier: set(array.tolist()) for tier, array in snapshot.items()} == {
             tier: hashes for tier, hashes in self.index.items() if hashes
         }
-        said = {SaidTier.DEVICE: np.empty(0, dtype=np.uint64)} | dict(snapshot)
+        published = {Tier.DEVICE: np.empty(0, dtype=np.uint64)} | dict(snapshot)
         assert self.mirror.digests() == tuple(
-            TierDigest(tier, len(array), digest(array)) for tier, array in said.items()
+            TierDigest(tier, len(array), digest(array)) for tier, array in published.items()
         )
         assert self.mirror.held_blocks == sum(map(len, self.engine.values()))
 
 
 class SpecificationMachine(Machine):
-    make = specification.Mirror
+    make = staticmethod(specified_mirror)
 
 
 BOUNDS = settings(max_examples=100, stateful_step_count=40, deadline=None)
 Machine.TestCase.settings = BOUNDS
 SpecificationMachine.TestCase.settings = BOUNDS
-TestMirrorSaysWhatTheEngineHolds = Machine.TestCase
-TestSpecificationSaysWhatTheEngineHolds = SpecificationMachine.TestCase
+TestMirrorPublishesWhatTheEngineHolds = Machine.TestCase
+TestSpecificationPublishesWhatTheEngineHolds = SpecificationMachine.TestCase

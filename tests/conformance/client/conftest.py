@@ -1,4 +1,4 @@
-"""The four clients under one face, so that one suite tells of all of them."""
+"""Both clients behind one interface, so that one suite tests both."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +9,6 @@ import pytest
 
 from kvatlas_client import (
     AsyncIndexer,
-    Backend,
     CallFailed,
     Indexer,
     Matches,
@@ -20,7 +19,7 @@ from tests.conformance.client.scripted import ScriptedReplica
 
 
 class Client(Protocol):
-    """What the contract is about, as blocking calls."""
+    """A client under test, as blocking calls."""
 
     def find_matches(self, *args: Any, **arguments: Any) -> Matches: ...  # noqa: ANN401 - any call
     def status(self, replica: str) -> ReplicaStatus: ...
@@ -59,19 +58,17 @@ class Blocking:
 MakeClient = Callable[..., Client]
 
 
-@pytest.fixture(params=["sync-native", "sync-grpc", "async-native", "async-grpc"])
+@pytest.fixture(params=["threads", "asyncio"])
 def make_client(request: pytest.FixtureRequest) -> Iterator[MakeClient]:
-    kind, _, backend_name = str(request.param).partition("-")
-    backend: Backend = "native" if backend_name == "native" else "grpc"
     with ExitStack() as stack:
 
         def make(*replicas: ScriptedReplica | str, **arguments: Any) -> Client:  # noqa: ANN401 - handed on as they are
             addresses = [r if isinstance(r, str) else r.address for r in replicas]
-            if kind == "sync":
-                client = Indexer(addresses, backend=backend, **arguments)
+            if request.param == "threads":
+                client = Indexer(addresses, **arguments)
                 stack.callback(client.close)
                 return client
-            blocking = Blocking(AsyncIndexer(addresses, backend=backend, **arguments))
+            blocking = Blocking(AsyncIndexer(addresses, **arguments))
             stack.callback(blocking.end)
             return blocking
 

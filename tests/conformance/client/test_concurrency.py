@@ -9,7 +9,7 @@ import grpc
 import pytest
 import uvloop
 
-from kvatlas_client import AsyncIndexer, Backend, Indexer, NoReplicaAnswered
+from kvatlas_client import AsyncIndexer, Indexer, NoReplicaAnswered
 from kvatlas_wire.v1 import indexer_pb2
 from tests.conformance.client.scripted import ScriptedReplica
 
@@ -26,22 +26,17 @@ def echo(
     )
 
 
-@pytest.fixture(params=["native", "grpc"])
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return "native" if request.param == "native" else "grpc"
-
-
 @pytest.fixture
-async def client(replica: ScriptedReplica, backend: Backend) -> AsyncIterator[AsyncIndexer]:
+async def client(replica: ScriptedReplica) -> AsyncIterator[AsyncIndexer]:
     replica.find = echo
-    async with AsyncIndexer([replica.address], deadline_ms=PATIENCE_MS, backend=backend) as made:
+    async with AsyncIndexer([replica.address], deadline_ms=PATIENCE_MS) as made:
         yield made
 
 
-def test_threads_share_a_client(replica: ScriptedReplica, backend: Backend) -> None:
+def test_threads_share_a_client(replica: ScriptedReplica) -> None:
     replica.find = echo
     with (
-        Indexer([replica.address], deadline_ms=PATIENCE_MS, backend=backend) as client,
+        Indexer([replica.address], deadline_ms=PATIENCE_MS) as client,
         ThreadPoolExecutor(8) as pool,
     ):
 
@@ -52,8 +47,8 @@ def test_threads_share_a_client(replica: ScriptedReplica, backend: Backend) -> N
         assert list(answers) == [[number] for number in range(QUESTIONS)]
 
 
-async def ask_at_once(address: str, backend: Backend) -> list[list[int]]:
-    async with AsyncIndexer([address], deadline_ms=PATIENCE_MS, backend=backend) as client:
+async def ask_at_once(address: str) -> list[list[int]]:
+    async with AsyncIndexer([address], deadline_ms=PATIENCE_MS) as client:
         answers = await asyncio.gather(
             *(client.find_matches(sequence_hashes=[number]) for number in range(QUESTIONS))
         )
@@ -63,11 +58,10 @@ async def ask_at_once(address: str, backend: Backend) -> list[list[int]]:
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def test_questions_share_an_event_loop(
     replica: ScriptedReplica,
-    backend: Backend,
     run: Callable[[Coroutine[Any, Any, list[list[int]]]], list[list[int]]],
 ) -> None:
     replica.find = echo
-    answers = run(ask_at_once(replica.address, backend))
+    answers = run(ask_at_once(replica.address))
     assert answers == [[number] for number in range(QUESTIONS)]
 
 

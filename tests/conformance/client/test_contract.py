@@ -1,4 +1,4 @@
-"""One contract for the client, with threads or asyncio, over the native channel or grpcio."""
+"""One contract for the client, with threads or asyncio."""
 
 import gc
 import time

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import grpc
 import pytest
 
-from kvatlas_client import AsyncIndexer, Backend, CellMismatch, WorkerKey, WorkersChange, watch
+from kvatlas_client import AsyncIndexer, CellMismatch, WorkerKey, WorkersChange, watch
 from kvatlas_wire.v1 import events_pb2, indexer_pb2
 from tests.conformance.client.scripted import ScriptedReplica, nobody
 
@@ -41,21 +41,13 @@ async def following(changes: AsyncGenerator[WorkersChange]) -> WorkersChange:
         return await anext(changes)
 
 
-@pytest.fixture(params=["native", "grpc"])
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return "native" if request.param == "native" else "grpc"
-
-
 @pytest.fixture
-async def client(
-    replica: ScriptedReplica, other: ScriptedReplica, backend: Backend
-) -> AsyncIterator[AsyncIndexer]:
+async def client(replica: ScriptedReplica, other: ScriptedReplica) -> AsyncIterator[AsyncIndexer]:
     async with AsyncIndexer(
         [replica.address, other.address],
         model="m",
         block_size=16,
         hash_contract="c",
-        backend=backend,
     ) as made:
         yield made
 
@@ -115,13 +107,9 @@ async def test_a_replica_that_says_nothing_is_left(
     await changes.aclose()
 
 
-async def test_a_time_without_any_replica_is_waited_out(
-    replica: ScriptedReplica, backend: Backend
-) -> None:
+async def test_a_time_without_any_replica_is_waited_out(replica: ScriptedReplica) -> None:
     await asyncio.to_thread(replica.die)
-    async with AsyncIndexer(
-        [nobody(), replica.address], hash_contract="c", backend=backend
-    ) as client:
+    async with AsyncIndexer([nobody(), replica.address], hash_contract="c") as client:
         changes = client.watch_workers()
         first = asyncio.ensure_future(anext(changes))
         done, _ = await asyncio.wait([first], timeout=0.3)

@@ -18,11 +18,13 @@ import pytest
 from docker.errors import DockerException
 
 from kvatlas_events import LogPosition, LogReader, LogWriter
-from kvatlas_events.embedded_cluster import EmbeddedCluster
-from kvatlas_events.embedded_kafka import EmbeddedKafka
-from kvatlas_events.kafka_log import KafkaReader, KafkaWriter
-from kvatlas_events.kafka_server import KafkaServer
-from kvatlas_events.kafka_topics import log_topic
+from kvatlas_events.kafka.cluster import KafkaCluster
+from kvatlas_events.kafka.reader import KafkaReader
+from kvatlas_events.kafka.topics import log_topic
+from kvatlas_events.kafka.url import KafkaUrl
+from kvatlas_events.kafka.writer import KafkaWriter
+from kvatlas_testing.kafka import EmbeddedKafka
+from kvatlas_testing.valkey_cluster import EmbeddedValkeyCluster
 
 Kafka = Callable[[], tuple[str, EmbeddedKafka | None]]
 """Starts the server at the first call. HOST:PORT, and the server if it is ours to stop."""
@@ -50,8 +52,7 @@ def container(stack: ExitStack) -> str:
     return running.get_bootstrap_server()
 
 
-@pytest.fixture(scope="module")
-def kafka() -> Generator[Kafka, None, None]:
+def found_kafka() -> Generator[Kafka, None, None]:
     with ExitStack() as stack:
         found: list[tuple[str, EmbeddedKafka | None]] = []
 
@@ -77,15 +78,32 @@ def kafka() -> Generator[Kafka, None, None]:
 
 
 @pytest.fixture(scope="session")
-def redis_cluster() -> Generator[EmbeddedCluster, None, None]:
+def lasting_kafka() -> Generator[Kafka, None, None]:
+    """The server of all tests that do not end it."""
+    yield from found_kafka()
+
+
+@pytest.fixture(scope="session")
+def ending_kafka() -> Generator[Kafka, None, None]:
+    """The server of the tests that end it: with the topics of all others its start takes long."""
+    yield from found_kafka()
+
+
+@pytest.fixture
+def kafka(request: pytest.FixtureRequest, lasting_kafka: Kafka, ending_kafka: Kafka) -> Kafka:
+    return ending_kafka if request.node.get_closest_marker("ends_log") else lasting_kafka
+
+
+@pytest.fixture(scope="session")
+def redis_cluster() -> Generator[EmbeddedValkeyCluster, None, None]:
     """Make one for all tests; the first that needs it starts it, and any may stop it."""
-    cluster = EmbeddedCluster()
+    cluster = EmbeddedValkeyCluster()
     yield cluster
     cluster.stop()
 
 
 class KafkaTransport:
-    """A cell of its own on a server that all tests share; only a test that restarts it stops it."""
+    """A cell of its own on a server that tests share; only a test marked `ends_log` stops it."""
 
     position = "0:5"
 
@@ -115,9 +133,9 @@ class KafkaTransport:
         self.open.append(reader)
         return reader
 
-    def _view(self) -> KafkaServer:
-        # What is asked of a stopped server is given up soon.
-        return KafkaServer([self.address], answer_s=10 if self.server is None else 4)
+    def _view(self) -> KafkaCluster:
+        # A stopped server does not answer, so the wait for it is short.
+        return KafkaCluster(KafkaUrl((self.address,)), answer_s=10 if self.server is None else 4)
 
     async def close(self) -> None:
         await self.start()  # for the tests that follow

@@ -9,11 +9,14 @@ from typing import Any, Protocol
 import redis.asyncio as redis
 
 from kvatlas_events import LogPosition, LogReader, LogWriter
-from kvatlas_events.embedded import EmbeddedValkey
-from kvatlas_events.embedded_cluster import EmbeddedCluster
-from kvatlas_events.redis_log import RECORDS_MAX, RedisReader, RedisWriter, open_redis
-from kvatlas_events.redis_url import RedisUrl
-from tests.conformance.log.tls_proxy import Authority, TlsProxy
+from kvatlas_events.redis.open import open_redis
+from kvatlas_events.redis.reader import RedisReader
+from kvatlas_events.redis.url import RedisUrl
+from kvatlas_events.redis.writer import RECORDS_MAX, RedisWriter
+from kvatlas_testing.valkey import EmbeddedValkey
+from kvatlas_testing.valkey_cluster import EmbeddedValkeyCluster
+from tests.conformance.log.certificates import Authority
+from tests.conformance.log.proxy import TcpProxy
 
 SHARDS = 4
 USER = "log"
@@ -24,7 +27,7 @@ RIGHTS = "+set +get +xadd +xread +xlen +xinfo +multi +exec +ping"
 
 
 class Server(Protocol):
-    """What can be started on an address that it keeps."""
+    """A server that keeps its address when it is started again."""
 
     @property
     def is_running(self) -> bool: ...
@@ -109,7 +112,7 @@ async def by_url(url: str) -> AsyncGenerator[RedisTransport, None]:
 
 
 @asynccontextmanager
-async def in_cluster(cluster: EmbeddedCluster) -> AsyncGenerator[RedisTransport, None]:
+async def in_cluster(cluster: EmbeddedValkeyCluster) -> AsyncGenerator[RedisTransport, None]:
     """Use a cluster that others use too, each in cells of its own; one that broke it is mended."""
     transport = RedisTransport(cluster, lambda: cluster.url, shards=8)
     await transport.start()
@@ -124,7 +127,7 @@ async def with_tls(directory: Path) -> AsyncGenerator[RedisTransport, None]:
     trusted = authority.write(directory / "ca.pem")
     account = ("--user", USER, "on", f">{PASSWORD}", "~kvatlas:*", *RIGHTS.split())
     server = with_a_port(EmbeddedValkey(options=account))
-    async with TlsProxy(server.port, authority.context("127.0.0.1")) as proxy:
+    async with TcpProxy(server.port, tls=authority.context("127.0.0.1")) as proxy:
         login = f"{USER}:{PASSWORD_IN_URL}@127.0.0.1:{proxy.port}"
         transport = RedisTransport(server, lambda: f"rediss://{login}?ssl_ca_certs={trusted}")
         yield transport

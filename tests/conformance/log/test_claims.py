@@ -13,13 +13,13 @@ from typing import Protocol
 
 import pytest
 
-from kvatlas_events import Claim, ClaimRegister, LogUnavailable, Worker, open_claims
-from kvatlas_events.embedded_cluster import EmbeddedCluster
-from kvatlas_events.embedded_kafka import EmbeddedKafka
+from kvatlas_events import Claim, ClaimRegister, LogUnavailable, WorkerKey, open_claims
+from kvatlas_testing.kafka import EmbeddedKafka
+from kvatlas_testing.valkey_cluster import EmbeddedValkeyCluster
 from tests.conformance.log import redis_transports
 
 WAIT_S = 30.0  # for what will come; a test that waits so long has failed
-WORKER = Worker(7, 1)
+WORKER = WorkerKey(7, 1)
 EPOCH = time.time_ns() // 1_000
 OLDER = Claim(WORKER, EPOCH, 1, "old-1")
 NEWER = Claim(WORKER, EPOCH + 5, 2, "new-2")
@@ -41,12 +41,22 @@ class KafkaServer(Server, Protocol):
 
 
 class Log:
-    """One log on a server in the test's hands, opened as often as the test likes."""
+    """One log on a server in the test's hands, opened as often as the test likes.
+
+    Args:
+        forget: deletes what the stopped server kept.
+        remembered_s: a register reads again after this; sooner it answers from what it has read.
+    """
 
     def __init__(
-        self, server: Server, url: Callable[[], str], forget: Callable[[], None] = lambda: None
+        self,
+        server: Server,
+        url: Callable[[], str],
+        forget: Callable[[], None] = lambda: None,
+        remembered_s: float = 0.0,
     ) -> None:
         self.server = server
+        self.remembered_s = remembered_s
         self._url = url
         self._forget = forget
         self.opened: list[ClaimRegister] = []
@@ -76,7 +86,7 @@ async def on_redis(
 async def log(
     request: pytest.FixtureRequest,
     kafka_transport: Callable[[], KafkaServer],
-    redis_cluster: EmbeddedCluster,
+    redis_cluster: EmbeddedValkeyCluster,
     tmp_path: Path,
 ) -> AsyncGenerator[Log, None]:
     if request.param == "kafka":
@@ -85,7 +95,7 @@ async def log(
         ours = kafka.server
         if ours is None:
             pytest.skip("the Kafka server that these tests were given is not ours to stop")
-        log = Log(kafka, lambda: f"kafka://{kafka.address}", ours.close)
+        log = Log(kafka, lambda: f"kafka://{kafka.address}", ours.close, remembered_s=1.1)
         yield log
         await close(log)
         await kafka.close()
@@ -160,12 +170,16 @@ async def test_of_two_in_one_epoch_who_claim_at_once_both_are_told(log: Log) -> 
     one, other = log.register(), log.register()
     a, b = Claim(WORKER, EPOCH, 1, "a"), Claim(WORKER, EPOCH, 2, "b")
     for number, register in enumerate((one, other)):  # both are connected
-        await register.claim(Claim(Worker(8, number), EPOCH, number, "c"))
-    await asyncio.sleep(1.1)
+        await register.claim(Claim(WorkerKey(8, number), EPOCH, number, "c"))
+    await asyncio.sleep(log.remembered_s)
     await asyncio.gather(*(each.claimed(WORKER) for each in (one, other)))  # and find nobody
-    await asyncio.gather(one.claim(a), other.claim(b))
-    await until(lambda: one.claim(a), b)
-    await until(lambda: other.claim(b), a)
+    told: dict[Claim, Claim] = {}
+    async with asyncio.timeout(WAIT_S):
+        while len(told) < 2:
+            rivals = await asyncio.gather(one.claim(a), other.claim(b))
+            told |= {c: rival for c, rival in zip((a, b), rivals, strict=True) if rival is not None}
+            await asyncio.sleep(0.05)
+    assert told == {a: b, b: a}
 
 
 async def test_a_later_life_of_the_same_instance_is_no_rival(log: Log) -> None:
@@ -180,8 +194,8 @@ async def test_workers_do_not_disturb_one_another(log: Log) -> None:
     one, other = log.register(), log.register()
     for register, claim in (
         (one, OLDER),
-        (other, Claim(Worker(7, 0), EPOCH + 5, 2, "new-2")),
-        (other, Claim(Worker(8, 1), EPOCH + 5, 2, "new-2")),
+        (other, Claim(WorkerKey(7, 0), EPOCH + 5, 2, "new-2")),
+        (other, Claim(WorkerKey(8, 1), EPOCH + 5, 2, "new-2")),
     ):
         assert await register.claim(claim) is None
     assert await log.register().claim(OLDER) is None
@@ -195,6 +209,7 @@ async def test_who_starts_is_told_the_newest_epoch(log: Log) -> None:
     assert await log.register().claimed(WORKER) == NEWER
 
 
+@pytest.mark.ends_log
 async def test_what_is_told_again_after_an_outage_is_known_again(log: Log) -> None:
     old, new = log.register(), log.register()
     assert await old.claim(OLDER) is None
@@ -206,6 +221,7 @@ async def test_what_is_told_again_after_an_outage_is_known_again(log: Log) -> No
     await until(lambda: old.claim(OLDER), NEWER)
 
 
+@pytest.mark.ends_log
 async def test_a_log_that_lost_its_data_is_told_again(log: Log) -> None:
     old, new = log.register(), log.register()
     assert await new.claim(NEWER) is None

@@ -1,4 +1,4 @@
-"""What only the direct transport promises, against the indexer's own server."""
+"""Promises of the direct transport alone, against the indexer's own server."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -11,40 +11,31 @@ from kvatlas_events import (
     Clear,
     Event,
     Fenced,
-    Header,
     Heartbeat,
     RecordsRejected,
     Store,
     Tier,
-    Worker,
+    WorkerKey,
     encode_batch,
     snapshot_records,
 )
 from kvatlas_events.delivery import Delivery, DeliverySettings
-from kvatlas_events.grpc_log import GrpcWriter
+from kvatlas_events.grpc_writer import GrpcWriter
 from kvatlas_native import Cell, CellServer
 from kvatlas_wire.v1 import indexer_pb2 as pb
+from tests.headers import header
 
-WORKER = Worker(7, 1)
+WORKER = WorkerKey(7, 1)
 HASHES = np.arange(1, 40_001, dtype=np.uint64)
-
-
-def header(epoch: int = 5, block_size: int = 16) -> Header:
-    return Header(
-        worker=WORKER,
-        epoch=epoch,
-        instance_id=9,
-        cell="test",
-        model="model",
-        block_size=block_size,
-        hash_contract="contract",
-        publisher="host:1",
-    )
 
 
 def numbered(first_event_id: int, *events: Event, epoch: int = 5, block_size: int = 16) -> bytes:
     return encode_batch(
-        Batch(header=header(epoch, block_size), first_event_id=first_event_id, events=events)
+        Batch(
+            header=header(epoch=epoch, block_size=block_size),
+            first_event_id=first_event_id,
+            events=events,
+        )
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 from grpc import aio
 
 from kvatlas_events import LogUnavailable, RecordsRejected
-from kvatlas_events.grpc_log import GrpcWriter
+from kvatlas_events.grpc_writer import GrpcWriter
 from kvatlas_wire.v1 import indexer_pb2 as pb
 from kvatlas_wire.v1 import indexer_pb2_grpc
 
@@ -121,7 +121,7 @@ async def test_rejected_records_without_a_reason_are_rejected_all_the_same(
             yield pb.IngestResponse(rejected=1)
 
     writer = await connect(answer)
-    with pytest.raises(RecordsRejected, match="rejects 1 of 2 records: it does not say why"):
+    with pytest.raises(RecordsRejected, match="rejects 1 of 2 records: no reason given"):
         await writer.append([b"x", b"y"])
 
 

@@ -8,17 +8,13 @@ from pathlib import Path
 
 import pytest
 import trustme
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 
 from kvatlas_events import LogReader, LogSlice, LogUnavailable, open_reader, open_writers
 from kvatlas_events.backoff import Backoff
-from kvatlas_events.embedded_kafka import EmbeddedKafka
-from kvatlas_indexer.feed import LogFeed
+from kvatlas_indexer.logs.log_feed import LogFeed
+from kvatlas_testing.kafka import EmbeddedKafka
+from tests.brokers import kafka_broker
+from tests.conformance.log.certificates import Authority
 from tests.unit.cell.bench import Bench
 
 pytestmark = pytest.mark.usefixtures("connections_gone")
@@ -50,26 +46,13 @@ class Secured:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Generator[Secured]:
-    obstacle = EmbeddedKafka.obstacle()
-    if obstacle is not None:
-        pytest.skip(obstacle)
     folder = tmp_path_factory.mktemp("certificates")
-    for name in ("authority", "stranger"):
-        authority = trustme.CA()
-        authority.cert_pem.write_to_path(folder / name)
-        if name == "authority":
-            shown = authority.issue_cert("127.0.0.1")
-            # Kafka reads keys in PKCS #8 alone.
-            key = load_pem_private_key(shown.private_key_pem.bytes(), None)
-            pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-            chain = b"".join(each.bytes() for each in shown.cert_chain_pems)
-            (folder / "shown").write_bytes(pem + chain)
-    kafka = EmbeddedKafka(certificate=folder / "shown", users={USER: PASSWORD})
-    try:
-        kafka.start()
-        yield Secured(kafka, folder / "authority", folder / "stranger")
-    finally:
-        kafka.close()
+    authority = Authority()
+    shown = authority.write_for_kafka(folder / "shown")
+    with kafka_broker(certificate=shown, users={USER: PASSWORD}) as kafka:
+        yield Secured(
+            kafka, authority.write(folder / "authority"), Authority().write(folder / "stranger")
+        )
 
 
 @pytest.fixture
@@ -78,7 +61,7 @@ def cell() -> str:
 
 
 async def refusal(url: str, cell: str) -> str:
-    """What a reader and a writer say, who must both be refused in the same words."""
+    """The error of a reader and a writer; both must be refused with the same text."""
     (writer,), reader = open_writers(url, cell=cell), open_reader(url, cell=cell)
     assert reader is not None
     with pytest.raises(LogUnavailable) as unwritten:

@@ -4,31 +4,25 @@ With passwords besides see `test_kafka_access.py`.
 """
 
 import asyncio
-import os
-import signal
 import uuid
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-import trustme
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
 
 from kvatlas_events import (
     Claim,
     LogUnavailable,
-    Worker,
+    WorkerKey,
     open_claims,
     open_prober,
     open_reader,
     open_writers,
 )
-from kvatlas_events.embedded_kafka import EmbeddedKafka
+from kvatlas_testing.child_process import paused
+from kvatlas_testing.kafka import EmbeddedKafka
+from tests.brokers import kafka_broker
+from tests.conformance.log.certificates import Authority, chain_of
 
 pytestmark = pytest.mark.usefixtures("connections_gone")
 
@@ -38,18 +32,14 @@ class Certificates:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        authority, stranger = trustme.CA(), trustme.CA()
-        authority.cert_pem.write_to_path(folder / "authority")
-        shown = authority.issue_cert("127.0.0.1")
-        # Kafka reads keys in PKCS #8 alone.
-        key = load_pem_private_key(shown.private_key_pem.bytes(), None)
-        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        (folder / "shown").write_bytes(pem + chain_of(shown))
-        ours = authority.issue_cert("publisher")
+        authority = Authority()
+        authority.write(folder / "authority")
+        authority.write_for_kafka(folder / "shown")
+        ours = authority.ca.issue_cert("publisher")
         ours.private_key_and_cert_chain_pem.write_to_path(folder / "ours")
         ours.private_key_pem.write_to_path(folder / "key")
         (folder / "chain").write_bytes(chain_of(ours))
-        theirs = stranger.issue_cert("publisher")
+        theirs = Authority().ca.issue_cert("publisher")
         theirs.private_key_and_cert_chain_pem.write_to_path(folder / "theirs")
 
     def url(self, kafka: EmbeddedKafka, user: str = "", **files: str) -> str:
@@ -60,40 +50,24 @@ class Certificates:
         )
 
 
-def chain_of(certificate: trustme.LeafCert) -> bytes:
-    return b"".join(each.bytes() for each in certificate.cert_chain_pems)
-
-
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
-def started(kafka: EmbeddedKafka) -> Generator[EmbeddedKafka, None, None]:
-    try:
-        kafka.start()
-        yield kafka
-    finally:
-        kafka.close()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _can_run() -> None:
-    obstacle = EmbeddedKafka.obstacle()
-    if obstacle is not None:
-        pytest.skip(obstacle)
-
-
 @pytest.fixture(scope="module")
 def asks_nothing(certificates: Certificates) -> Generator[EmbeddedKafka, None, None]:
-    yield from started(EmbeddedKafka(certificate=certificates.folder / "shown"))
+    with kafka_broker(certificate=certificates.folder / "shown") as broker:
+        yield broker
 
 
 @pytest.fixture(scope="module")
 def wants_to_know_us(certificates: Certificates) -> Generator[EmbeddedKafka, None, None]:
     folder = certificates.folder
-    kafka = EmbeddedKafka(certificate=folder / "shown", clients_authority=folder / "authority")
-    yield from started(kafka)
+    with kafka_broker(
+        certificate=folder / "shown", clients_authority=folder / "authority"
+    ) as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -117,7 +91,7 @@ async def passes(url: str, cell: str) -> None:
             records += slice_.records
             probes += slice_.probes
     assert records == [b"a", b"b"]
-    assert await claims.claim(Claim(Worker(7, 0), 5, 1, "p")) is None
+    assert await claims.claim(Claim(WorkerKey(7, 0), 5, 1, "p")) is None
     for each in (writer, reader, prober, claims):
         await each.close()
 
@@ -150,8 +124,7 @@ async def test_what_is_closed_while_the_broker_stands_still_waits_for_no_goodbye
     await writer.append([b"x"])
     assert (await reader.read(1)).records == [b"x"]
     assert asks_nothing.pid is not None
-    os.kill(asks_nothing.pid, signal.SIGSTOP)
-    try:
+    with paused(asks_nothing.pid):
         waiting = [asyncio.create_task(each) for each in (writer.append([b"y"]), reader.read(0.1))]
         await asyncio.sleep(0.5)
         for each in waiting:
@@ -160,8 +133,6 @@ async def test_what_is_closed_while_the_broker_stands_still_waits_for_no_goodbye
         async with asyncio.timeout(5):
             await writer.close()
             await reader.close()
-    finally:
-        os.kill(asks_nothing.pid, signal.SIGCONT)
 
 
 async def test_a_certificate_that_nobody_asked_for_does_no_harm(
@@ -174,7 +145,7 @@ async def test_a_user_for_whom_nobody_asks_is_named_as_what_is_wrong(
     asks_nothing: EmbeddedKafka, certificates: Certificates, cell: str
 ) -> None:
     for said in await refusals(certificates.url(asks_nothing, "atlas:s3cret@"), cell):
-        assert said.endswith(" asks nobody for a user; write the URL without USER:PASSWORD@")
+        assert said.endswith(" asks for no user; write the URL without USER:PASSWORD@")
         assert "s3cret" not in said
 
 

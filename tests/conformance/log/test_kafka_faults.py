@@ -1,11 +1,11 @@
-"""What the Kafka transport outlasts: a broker that stands still, moves or falls silent, strangers."""
+"""Faults that the Kafka transport survives: a broker that stops, moves or falls silent; strangers."""
 
 import asyncio
 import os
-import signal
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer  # pyright: ignore[reportMissingTypeStubs] - it has no types
@@ -14,16 +14,19 @@ from aiokafka.admin import (  # pyright: ignore[reportMissingTypeStubs] - the sa
     NewTopic,
 )
 
-from kvatlas_events import LogUnavailable, embedded_kafka
-from kvatlas_events.embedded import free_port
-from kvatlas_events.embedded_kafka import EmbeddedKafka
-from kvatlas_events.kafka_log import KafkaReader, KafkaWriter
-from kvatlas_events.kafka_server import KafkaServer
-from kvatlas_events.kafka_topics import PARTITIONS, log_topic
-from tests.conformance.log.tcp_proxy import TcpProxy
+from kvatlas_events import LogUnavailable
+from kvatlas_events.kafka.cluster import KafkaCluster
+from kvatlas_events.kafka.reader import KafkaReader
+from kvatlas_events.kafka.topics import PARTITIONS, log_topic
+from kvatlas_events.kafka.url import KafkaUrl
+from kvatlas_events.kafka.writer import KafkaWriter
+from kvatlas_testing.child_process import free_port, paused
+from kvatlas_testing.kafka import EmbeddedKafka
+from tests.brokers import kafka_broker
+from tests.conformance.log.outages import outlast
+from tests.conformance.log.proxy import TcpProxy
 
 Kafka = Callable[[], tuple[str, EmbeddedKafka | None]]
-Answer = TypeVar("Answer")
 
 
 class Log:
@@ -36,12 +39,12 @@ class Log:
         self.open: list[Any] = []
 
     def writer(self, answer_s: float = 4) -> KafkaWriter:
-        server = KafkaServer([self.address], answer_s=answer_s)
+        server = KafkaCluster(KafkaUrl((self.address,)), answer_s=answer_s)
         self.open.append(KafkaWriter(server, log_topic(self.cell)))
         return self.open[-1]
 
     def reader(self, answer_s: float = 4) -> KafkaReader:
-        server = KafkaServer([self.address], answer_s=answer_s)
+        server = KafkaCluster(KafkaUrl((self.address,)), answer_s=answer_s)
         self.open.append(KafkaReader(server, log_topic(self.cell)))
         return self.open[-1]
 
@@ -67,23 +70,18 @@ Start = Callable[..., EmbeddedKafka]
 
 
 @pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch) -> Generator[Start, None, None]:
-    """Start a broker of the test's own, with one line of its properties changed."""
-    servers: list[EmbeddedKafka] = []
+def start() -> Generator[Start, None, None]:
+    """Start a broker of the test's own."""
+    with ExitStack() as brokers:
 
-    def start_one(line: str = "", changed: str = "") -> EmbeddedKafka:
-        obstacle = EmbeddedKafka.obstacle()
-        if obstacle is not None:
-            pytest.skip(obstacle)
-        properties: str = vars(embedded_kafka)["_PROPERTIES"]
-        monkeypatch.setattr(embedded_kafka, "_PROPERTIES", properties.replace(line, changed))
-        servers.append(EmbeddedKafka())
-        servers[-1].start()
-        return servers[-1]
+        def start_one(
+            *, advertised_port: int | None = None, creates_topics: bool = False
+        ) -> EmbeddedKafka:
+            return brokers.enter_context(
+                kafka_broker(advertised_port=advertised_port, creates_topics=creates_topics)
+            )
 
-    yield start_one
-    for each in servers:
-        each.close()
+        yield start_one
 
 
 @pytest.fixture
@@ -98,16 +96,6 @@ def port_of(server: EmbeddedKafka) -> int:
     return int(server.address.rpartition(":")[2])
 
 
-async def outlast(call: Callable[[], Awaitable[Answer]], patience_s: float = 40) -> Answer:
-    """Call until the server answers again."""
-    async with asyncio.timeout(patience_s):
-        while True:
-            try:
-                return await call()
-            except LogUnavailable:
-                await asyncio.sleep(0.05)
-
-
 async def read_until(reader: KafkaReader, record: bytes) -> None:
     got: list[bytes] = []
     while record not in got:
@@ -120,8 +108,7 @@ async def test_a_writer_that_is_closed_while_the_broker_stands_still_leaves_noth
     writer = log.writer(answer_s=1)
     await outlast(lambda: writer.append([b"before"]))
     assert ours.pid is not None
-    os.kill(ours.pid, signal.SIGSTOP)
-    try:
+    with paused(ours.pid):
         appending = asyncio.create_task(writer.append([b"during"]))
         await asyncio.sleep(1.4)  # the library has given its request up, and asks who leads
         loop = asyncio.get_running_loop()
@@ -133,15 +120,12 @@ async def test_a_writer_that_is_closed_while_the_broker_stands_still_leaves_noth
         async with asyncio.timeout(5):
             while asyncio.all_tasks() != {asyncio.current_task()}:  # noqa: ASYNC110 - the library's own
                 await asyncio.sleep(0.05)
-    finally:
-        os.kill(ours.pid, signal.SIGCONT)
 
 
 async def test_a_connection_that_falls_silent_is_given_up_by_both_sides(
     proxy: TcpProxy, start: Start
 ) -> None:
-    advertised = f"advertised.listeners=CLIENTS://127.0.0.1:{proxy.port}"
-    proxy.upstream_port = port_of(start("advertised.listeners={clients}", advertised))
+    proxy.upstream_port = port_of(start(advertised_port=proxy.port))
     log = Log(f"127.0.0.1:{proxy.port}")
     writer, reader = log.writer(answer_s=3), log.reader(answer_s=3)
     await outlast(lambda: writer.append([b"before"]))
@@ -227,8 +211,7 @@ async def test_newest_records_that_the_log_lost_are_none_to_catch_up_with(start:
 async def test_a_topic_that_is_deleted_is_made_again_by_us_and_not_by_the_broker(
     start: Start,
 ) -> None:
-    makes_any = "auto.create.topics.enable=true"  # as brokers do by default
-    log = Log(start("auto.create.topics.enable=false", makes_any).address)
+    log = Log(start(creates_topics=True).address)
     writer, reader = log.writer(), log.reader()
     before = await outlast(lambda: writer.append([b"before"]))
     await outlast(lambda: reader.read(1))

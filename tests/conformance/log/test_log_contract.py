@@ -1,4 +1,4 @@
-"""What every transport of the event log promises, checked on real servers.
+"""The promises of every transport of the event log, checked on real servers.
 
 Redis runs on the embedded Valkey: alone, in shards, as a cluster of three nodes and behind TLS with
 an account of few rights; and also on the server that KVATLAS_TEST_REDIS names, which is not
@@ -20,13 +20,14 @@ import pytest
 from grpc import aio
 
 from kvatlas_events import LogPosition, LogReader, LogUnavailable, LogWriter, RecordsRejected
-from kvatlas_events.embedded_cluster import EmbeddedCluster
-from kvatlas_events.memory import MemoryLog
-from kvatlas_events.redis_log import RedisReader
+from kvatlas_events.redis.reader import RedisReader
 from kvatlas_events.urls import open_reader, open_writers
+from kvatlas_testing.memory_log import MemoryLog
+from kvatlas_testing.valkey_cluster import EmbeddedValkeyCluster
 from kvatlas_wire.v1 import indexer_pb2 as pb
 from kvatlas_wire.v1 import indexer_pb2_grpc
 from tests.conformance.log import redis_transports
+from tests.conformance.log.outages import read_records
 
 REDIS_BY_URL = os.environ.get("KVATLAS_TEST_REDIS")
 WAIT_S = 10.0  # for what will come; a test that waits so long has failed
@@ -137,7 +138,7 @@ REDIS = ["redis", "redis in shards", "redis cluster", "redis by TLS"]
 async def stopped(
     request: pytest.FixtureRequest,
     kafka_transport: Callable[[], "KafkaTransport"],
-    redis_cluster: EmbeddedCluster,
+    redis_cluster: EmbeddedValkeyCluster,
     tmp_path: Path,
 ) -> AsyncGenerator[Transport, None]:
     """A transport whose server has an address and need not run yet."""
@@ -185,18 +186,6 @@ def records(prefix: str, count: int) -> list[bytes]:
     return [f"{prefix} {number}".encode() for number in range(count)]
 
 
-async def read(reader: LogReader, count: int) -> list[bytes]:
-    """Read `count` records, over outages."""
-    got: list[bytes] = []
-    async with asyncio.timeout(WAIT_S):
-        while len(got) < count:
-            try:
-                got += (await reader.read(0.5)).records
-            except LogUnavailable:
-                await asyncio.sleep(0.01)
-    return got
-
-
 async def append(writer: LogWriter, batch: Sequence[bytes]) -> None:
     """Append as a publisher does: again and again while the log is away."""
     async with asyncio.timeout(WAIT_S):
@@ -215,7 +204,7 @@ async def test_records_arrive_complete_and_in_order_at_every_reader(transport: T
     for start in range(0, 60, 7):
         await writer.append(sent[start : start + 7])
     for reader in readers:
-        assert await read(reader, 60) == sent
+        assert await read_records(reader, 60) == sent
 
 
 async def test_what_is_acknowledged_is_there_to_be_read_at_once(transport: Transport) -> None:
@@ -254,7 +243,7 @@ async def test_two_writers_interleave_and_keep_each_ones_order(transport: Transp
             await writer.append([record])
 
     await asyncio.gather(write("a"), write("b"))
-    got = await read(transport.reader(), 40)
+    got = await read_records(transport.reader(), 40)
     assert [record for record in got if record.startswith(b"a")] == records("a", 20)
     assert [record for record in got if record.startswith(b"b")] == records("b", 20)
 
@@ -271,7 +260,7 @@ async def test_a_crowd_of_tasks_shares_a_writer_and_keeps_each_ones_order(
 
     crowd = [f"task {number}:" for number in range(150)]
     await asyncio.gather(*(write(prefix) for prefix in crowd))
-    got = await read(transport.reader(), 450)
+    got = await read_records(transport.reader(), 450)
     for prefix in crowd:
         mine = [record for record in got if record.startswith(prefix.encode())]
         assert mine == records(prefix, 3)
@@ -281,16 +270,17 @@ async def test_records_of_one_mebibyte_pass(transport: Transport) -> None:
     rng = random.Random(1)
     large = [rng.randbytes(1 << 20) for _ in range(5)]
     await transport.writer().append(large)
-    assert await read(transport.reader(), 5) == large
+    assert await read_records(transport.reader(), 5) == large
 
 
 async def test_bytes_that_are_no_record_stop_nothing(transport: Transport) -> None:
     writer = transport.writer()
     await writer.append([b"before", b"\x00\xff" * 9, b"", b"after"])
-    got = await read(transport.reader(), 4)
+    got = await read_records(transport.reader(), 4)
     assert got == [b"before", b"\x00\xff" * 9, b"", b"after"]
 
 
+@pytest.mark.ends_log
 async def test_an_empty_append_asks_whether_the_log_answers(restartable: Transport) -> None:
     writer = restartable.writer()
     with pytest.raises(LogUnavailable):
@@ -300,6 +290,7 @@ async def test_an_empty_append_asks_whether_the_log_answers(restartable: Transpo
     assert (await restartable.reader().read(0)).records == []
 
 
+@pytest.mark.ends_log
 async def test_a_server_that_comes_late_is_used_when_it_is_there(restartable: Transport) -> None:
     writer, reader = restartable.writer(), restartable.reader()
     with pytest.raises(LogUnavailable) as unavailable:
@@ -307,14 +298,15 @@ async def test_a_server_that_comes_late_is_used_when_it_is_there(restartable: Tr
     assert writer.name in str(unavailable.value)
     await restartable.start()
     await append(writer, [b"late"])
-    assert await read(reader, 1) == [b"late"]
+    assert await read_records(reader, 1) == [b"late"]
 
 
+@pytest.mark.ends_log
 async def test_writer_and_reader_go_on_after_a_restart(restartable: Transport) -> None:
     await restartable.start()
     writer, reader = restartable.writer(), restartable.reader()
     await writer.append([b"before"])
-    assert await read(reader, 1) == [b"before"]
+    assert await read_records(reader, 1) == [b"before"]
     await restartable.stop()
     with pytest.raises(LogUnavailable):
         await writer.append([b"during"])
@@ -323,7 +315,7 @@ async def test_writer_and_reader_go_on_after_a_restart(restartable: Transport) -
     await append(writer, [b"after"])
     got = [b""]
     while got[-1] != b"after":
-        got += await read(reader, 1)
+        got += await read_records(reader, 1)
     if restartable.repeats_what_was_given_up:
         got = [record for record, _ in itertools.groupby(got)]
     assert got[1:] == [b"during", b"after"]
@@ -341,7 +333,7 @@ async def test_a_cancelled_append_leaves_the_writer_usable(transport: Transport)
     await append(writer, [b"last"])
     reader, got = transport.reader(), list[bytes]()
     while not got or got[-1] != b"last":
-        got += await read(reader, 1)
+        got += await read_records(reader, 1)
     assert got == [b"first", *[b"perhaps"] * (len(got) - 2), b"last"]
 
 
@@ -354,7 +346,7 @@ async def test_a_cancelled_read_loses_nothing(transport: Transport) -> None:
         with pytest.raises(asyncio.CancelledError):
             await cancelled
     await writer.append(records("r", 3))
-    assert await read(reader, 3) == records("r", 3)
+    assert await read_records(reader, 3) == records("r", 3)
 
 
 async def test_a_later_reader_goes_on_from_a_position(transport: Transport) -> None:

@@ -18,7 +18,7 @@ from kvatlas_events import (
     open_reader,
     open_writers,
 )
-from kvatlas_events.embedded import EmbeddedValkey
+from kvatlas_testing.valkey import EmbeddedValkey
 
 
 class KafkaTransport(Protocol):

@@ -11,9 +11,13 @@ import pytest
 import redis.asyncio as redis
 
 from kvatlas_events import LogUnavailable
-from kvatlas_events.embedded import EmbeddedValkey
-from kvatlas_events.embedded_cluster import EmbeddedCluster
-from kvatlas_events.redis_log import RedisReader, RedisWriter, open_redis
+from kvatlas_events.redis.open import open_redis
+from kvatlas_events.redis.reader import RedisReader
+from kvatlas_events.redis.writer import RedisWriter
+from kvatlas_testing.valkey import EmbeddedValkey
+from kvatlas_testing.valkey_cluster import EmbeddedValkeyCluster
+from tests.conformance.log.certificates import Authority
+from tests.conformance.log.proxy import TcpProxy
 from tests.conformance.log.redis_transports import (
     PASSWORD,
     PASSWORD_IN_URL,
@@ -23,7 +27,6 @@ from tests.conformance.log.redis_transports import (
     in_cluster,
     with_tls,
 )
-from tests.conformance.log.tls_proxy import Authority, TlsProxy
 
 LOGIN = f"{USER}:{PASSWORD_IN_URL}"
 
@@ -94,7 +97,7 @@ async def test_a_server_that_wants_a_certificate_of_its_clients_is_shown_it(
     mine.private_key_and_cert_chain_pem.write_to_path(tmp_path / "mine.pem")
     context = authority.context("127.0.0.1")
     authority.demand(context)
-    async with EmbeddedValkey() as valkey, TlsProxy(valkey.port, context) as proxy:
+    async with EmbeddedValkey() as valkey, TcpProxy(valkey.port, tls=context) as proxy:
         url = f"rediss://127.0.0.1:{proxy.port}?ssl_ca_certs={ca}"
         assert "cannot be reached" in await why_not(url)  # how TLS 1.3 refuses: it hangs up
         shown = f"{url}&ssl_certfile={tmp_path / 'mine.pem'}&ssl_keyfile={tmp_path / 'mine.pem'}"
@@ -105,12 +108,12 @@ async def test_a_server_that_wants_a_certificate_of_its_clients_is_shown_it(
 
 @asynccontextmanager
 async def announced(
-    cluster: EmbeddedCluster, context: ssl.SSLContext
+    cluster: EmbeddedValkeyCluster, context: ssl.SSLContext
 ) -> AsyncGenerator[list[int], None]:
     """Put TLS in front of each node, let the nodes name these ports, and take it back at the end."""
     clients: list[Any] = [redis.Redis(port=node.port) for node in cluster.nodes]
     async with AsyncExitStack() as stack:
-        proxies = [TlsProxy(node.port, context) for node in cluster.nodes]
+        proxies = [TcpProxy(node.port, tls=context) for node in cluster.nodes]
         ports = [(await stack.enter_async_context(proxy)).port for proxy in proxies]
         for client, port in zip(clients, ports, strict=True):
             stack.push_async_callback(client.aclose)
@@ -125,7 +128,7 @@ async def announced(
 
 
 async def test_a_cluster_is_reached_by_tls_at_the_addresses_that_its_nodes_announce(
-    redis_cluster: EmbeddedCluster, tmp_path: Path
+    redis_cluster: EmbeddedValkeyCluster, tmp_path: Path
 ) -> None:
     authority = Authority()
     ca = authority.write(tmp_path / "ca.pem")
@@ -148,7 +151,7 @@ async def test_a_cluster_is_reached_by_tls_at_the_addresses_that_its_nodes_annou
         assert "name its CA's file by ?ssl_ca_certs=" in await why_not(untrusted)
 
 
-async def let_in(cluster: EmbeddedCluster) -> None:
+async def let_in(cluster: EmbeddedValkeyCluster) -> None:
     """Give the account of the tests its rights on every node."""
     client: Any
     for node in cluster.nodes:

@@ -7,12 +7,12 @@ from typing import Protocol
 
 import pytest
 
-from kvatlas_events import Claim, Worker, open_claims
-from kvatlas_events.embedded import EmbeddedValkey
-from kvatlas_events.embedded_cluster import EmbeddedCluster
+from kvatlas_events import Claim, WorkerKey, open_claims
+from kvatlas_testing.valkey import EmbeddedValkey
+from kvatlas_testing.valkey_cluster import EmbeddedValkeyCluster
 from tests.integration.publisher.conftest import WireEngine
+from tests.integration.publisher.test_indexer_epochs import indexer
 from tests.integration.publisher.test_process import publisher, ready, words
-from tests.integration.publisher.test_seen_epochs import indexer
 
 CELL, MODEL, BLOCK_SIZE = "blue", "model", "16"  # the indexer's
 
@@ -32,7 +32,7 @@ def engine() -> Generator[WireEngine, None, None]:
 
 @pytest.fixture
 def servers(
-    kafka_transport: Callable[[], KafkaTransport], redis_cluster: EmbeddedCluster
+    kafka_transport: Callable[[], KafkaTransport], redis_cluster: EmbeddedValkeyCluster
 ) -> Callable[[str], AsyncGenerator[str, None]]:
     async def start(kind: str) -> AsyncGenerator[str, None]:
         match kind:
@@ -106,7 +106,7 @@ async def test_who_starts_with_a_clock_behind_the_logs_newest_epoch_opens_above_
     register = open_claims(log_url, cell=cell)
     assert register is not None
     ahead_us = time.time_ns() // 1_000 + 300_000_000
-    before = Claim(Worker(7, 0), ahead_us, 1, "before")
+    before = Claim(WorkerKey(7, 0), ahead_us, 1, "before")
     assert await register.claim(before) is None
     async with publisher(*told(engine, log_url, cell)) as process:
         await ready(process)

@@ -8,7 +8,6 @@ import pytest
 
 from kvatlas_client import (
     AsyncIndexer,
-    Backend,
     CellMismatch,
     CellTerms,
     Indexer,
@@ -19,7 +18,7 @@ from kvatlas_client import (
 from kvatlas_hashing import chunk_hashes, sequence_hashes
 from kvatlas_native import Cell, CellServer
 from kvatlas_wire.v1 import events_pb2 as pb
-from tests.unit.cell.speaker import CONTRACT, Speaker, store
+from tests.unit.cell.record_source import CONTRACT, RecordSource, store
 
 PATIENCE_MS = 30_000
 NOW_MS = 10_000_000
@@ -60,22 +59,17 @@ class Replica:
 def replica() -> Iterator[Replica]:
     made = Replica()
     made.feed(
-        Speaker(worker_id=1).events(store(*PREFIXES[:2])),
-        Speaker(worker_id=2, dp_rank=3).events(store(*PREFIXES)),
+        RecordSource(worker_id=1).events(store(*PREFIXES[:2])),
+        RecordSource(worker_id=2, dp_rank=3).events(store(*PREFIXES)),
     )
     made.cell.set_ready(True)
     yield made
     made.server.stop(0.1)
 
 
-@pytest.fixture(params=["native", "grpc"])
-def backend(request: pytest.FixtureRequest) -> Backend:
-    return "native" if request.param == "native" else "grpc"
-
-
-def test_threads_get_who_holds_a_prompt(replica: Replica, backend: Backend) -> None:
+def test_threads_get_who_holds_a_prompt(replica: Replica) -> None:
     with Indexer(
-        [replica.address], model="model", block_size=16, deadline_ms=PATIENCE_MS, backend=backend
+        [replica.address], model="model", block_size=16, deadline_ms=PATIENCE_MS
     ) as client:
         for matches in (
             client.find_matches(tokens=TOKENS),
@@ -94,9 +88,9 @@ def test_threads_get_who_holds_a_prompt(replica: Replica, backend: Backend) -> N
         assert [worker.info.key for worker in status.workers] == [(1, 0), (2, 3)]
 
 
-async def test_an_event_loop_gets_who_holds_a_prompt(replica: Replica, backend: Backend) -> None:
+async def test_an_event_loop_gets_who_holds_a_prompt(replica: Replica) -> None:
     async with AsyncIndexer(
-        [replica.address], model="model", block_size=16, deadline_ms=PATIENCE_MS, backend=backend
+        [replica.address], model="model", block_size=16, deadline_ms=PATIENCE_MS
     ) as client:
         answers = await asyncio.gather(
             *(client.find_matches(tokens=TOKENS[: 16 * blocks]) for blocks in range(7))
@@ -106,10 +100,10 @@ async def test_an_event_loop_gets_who_holds_a_prompt(replica: Replica, backend: 
             assert matches.depths.tolist() == depths
 
 
-def test_a_replica_that_is_not_ready_does_not_answer(replica: Replica, backend: Backend) -> None:
+def test_a_replica_that_is_not_ready_does_not_answer(replica: Replica) -> None:
     replica.cell.set_ready(False)
     with (
-        Indexer([replica.address], deadline_ms=PATIENCE_MS, backend=backend) as client,
+        Indexer([replica.address], deadline_ms=PATIENCE_MS) as client,
         pytest.raises(NoReplicaAnswered) as caught,
     ):
         client.find_matches(chunk_hashes=[1])
@@ -122,12 +116,11 @@ def test_a_replica_that_is_not_ready_does_not_answer(replica: Replica, backend: 
     ids=["model", "block_size", "hash_contract"],
 )
 async def test_another_cell_is_loud_for_questions_and_watchers(
-    replica: Replica, backend: Backend, terms: dict[str, str | int]
+    replica: Replica, terms: dict[str, str | int]
 ) -> None:
     client = AsyncIndexer(
         [replica.address],
         deadline_ms=PATIENCE_MS,
-        backend=backend,
         **terms,  # pyright: ignore[reportArgumentType] - names and types go together above
     )
     async with client:
@@ -138,7 +131,7 @@ async def test_another_cell_is_loud_for_questions_and_watchers(
 
 
 async def test_watchers_see_the_workers_and_their_end(replica: Replica) -> None:
-    leaving = Speaker(worker_id=1)
+    leaving = RecordSource(worker_id=1)
     leaving.last_event_id = 1
     gone = pb.Shutdown(reason=pb.Shutdown.REASON_ENGINE_GONE)
     async with (
@@ -161,11 +154,11 @@ async def test_watchers_see_the_workers_and_their_end(replica: Replica) -> None:
         await changes.aclose()
 
 
-def test_a_replica_that_stops_is_replaced(replica: Replica, backend: Backend) -> None:
+def test_a_replica_that_stops_is_replaced(replica: Replica) -> None:
     other = Replica()
     other.cell.set_ready(True)
     addresses = [replica.address, other.address]
-    with Indexer(addresses, deadline_ms=PATIENCE_MS, backend=backend) as client:
+    with Indexer(addresses, deadline_ms=PATIENCE_MS) as client:
         answered = {client.find_matches(chunk_hashes=[1]).replica for _ in range(4)}
         assert answered == set(addresses)
         other.server.stop(0.1)

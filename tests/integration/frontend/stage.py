@@ -13,16 +13,17 @@ from aiohttp import web
 from numpy.typing import NDArray
 
 from kvatlas_chassis import HostPort
+from kvatlas_client import Matches, WorkerKey, WorkerState
 from kvatlas_frontend.assembly import Frontend, running
-from kvatlas_frontend.fleet.source import CellMismatchError
-from kvatlas_frontend.fleet.worker import FleetChange, WorkerKey, WorkerRecord, WorkerState
+from kvatlas_frontend.fleet.watch import CellMismatchError
+from kvatlas_frontend.fleet.worker import FleetChange, WorkerRecord
 from kvatlas_frontend.routing.check import check
+from kvatlas_frontend.routing.interfaces import NoIndexerError
 from kvatlas_frontend.routing.plugins import built_in
-from kvatlas_frontend.routing.ports import FoundMatches, NoIndexerError
 from kvatlas_frontend.routing.profile import load_profile
 from kvatlas_frontend.settings import FrontendSettings
+from kvatlas_frontend.tokens.chat_template import ChatTemplate
 from kvatlas_frontend.tokens.encoder import Encoder
-from kvatlas_frontend.tokens.template import ChatTemplate
 
 MODEL = "base-model"
 BLOCK_SIZE = 4
@@ -62,16 +63,17 @@ class ScriptedIndexers:
 
     async def find(
         self, chunk_hashes: NDArray[np.uint64], *, limit: int, deadline_ms: float
-    ) -> FoundMatches:
+    ) -> Matches:
         del limit, deadline_ms
         self.asked.append(chunk_hashes)
         if self.failure is not None:
             raise self.failure
         ids, ranks, depths = zip(*self.matches, strict=True) if self.matches else ((), (), ())
-        return FoundMatches(
+        return Matches(
             np.array(ids, dtype=np.uint64),
             np.array(ranks, dtype=np.uint32),
             np.minimum(np.array(depths, dtype=np.uint32), len(chunk_hashes)).astype(np.uint32),
+            "replica:1",
         )
 
 
@@ -245,7 +247,7 @@ class Stage:
         await until(
             lambda: all(
                 record.key in self.frontend.fleet.rows
-                and self.frontend.fleet.member(self.frontend.fleet.rows[record.key]).record
+                and self.frontend.fleet.worker(self.frontend.fleet.rows[record.key]).record
                 is record
                 for record in records
             )
@@ -255,13 +257,6 @@ class Stage:
     def metric(self, name: str, **labels: str) -> float:
         value = self.frontend.metrics.registry.get_sample_value(f"kvatlas_frontend_{name}", labels)
         return value or 0.0
-
-    def transports(self) -> list[asyncio.BaseTransport]:
-        """Of the connections that clients hold to the frontend."""
-        runner = self.frontend.api._runner  # pyright: ignore[reportPrivateUsage] - tests look inside
-        server = runner.server
-        assert server is not None
-        return [one.transport for one in server.connections if one.transport is not None]
 
     def nothing_in_flight(self) -> bool:
         columns = self.frontend.fleet.columns

@@ -19,8 +19,8 @@ import pytest
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvatlas_events import Batch, Header, Heartbeat, Load, Store, Tier, TierDigest, WorkerKey
 from kvatlas_events.codec import encode_batch
-from kvatlas_events.model import Batch, Header, Heartbeat, Load, Store, Tier, TierDigest, Worker
 from kvatlas_hashing import CONTRACT, chunk_hashes, sequence_hashes
 from kvatlas_native import Cell, CellServer
 
@@ -97,7 +97,7 @@ class Indexer:
             memory_bytes_max=1 << 26,
         )
         self.header = Header(
-            worker=Worker(7),
+            worker=WorkerKey(7),
             epoch=time.time_ns() // 1_000,
             instance_id=1,
             cell="c",

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from kvatlas_frontend.fleet.worker import WorkerState
+from kvatlas_client import WorkerState
 from kvatlas_hashing import chunk_hashes
-from tests.integration.frontend.stage import BLOCK_SIZE, MODEL, NO_INDEXER, Stage, streamed
+from tests.integration.frontend.stage import BLOCK_SIZE, MODEL, NO_INDEXER, Stage, streamed, until
 
 TEXT = "twelve chars"  # and a token that opens a text: 13 tokens, 3 blocks of 4 before the last
 ADAPTER = {"id": "poet", "object": "model", "parent": MODEL}
@@ -36,7 +36,7 @@ async def test_the_worker_that_holds_the_prompt_answers(stage: Stage) -> None:
         assert response.headers["x-kvatlas-depth"] == "3"
         assert response.headers["x-kvatlas-reason"] == "kv-match"
     assert [asked.tolist() for asked in stage.indexers.asked] == [hashes()]
-    assert stage.metric("requests_total", route="completions", status="200") == 1
+    await until(lambda: stage.metric("requests_total", route="completions", status="200") == 1)
     assert stage.metric("decisions_total", reason="kv-match") == 1
 
 
@@ -141,6 +141,24 @@ async def test_without_an_indexer_load_decides_and_says_so(stage: Stage, failing
     assert stage.metric("fallbacks_total", reason="fallback-no-indexer") == int(failing)
 
 
+async def test_indexers_that_do_not_answer_are_left_alone_for_a_while(stage: Stage) -> None:
+    await stage.engine(7)
+    await stage.start()
+    await stage.announce()
+    stage.indexers.failure = NO_INDEXER
+    for _ in range(6):
+        async with stage.client.post("/v1/completions", json=body()) as response:
+            assert response.headers["x-kvatlas-reason"] == "fallback-no-indexer"
+    assert len(stage.indexers.asked) == 3
+    assert stage.metric("indexer_calls_skipped_total") == 3
+    stage.indexers.failure = None
+    reason = "fallback-no-indexer"
+    while reason == "fallback-no-indexer":
+        async with stage.client.post("/v1/completions", json=body()) as response:
+            reason = response.headers["x-kvatlas-reason"]
+    assert reason == "no-match"
+
+
 @pytest.mark.parametrize("state", [s for s in WorkerState if s is not WorkerState.LIVE])
 async def test_matches_of_a_worker_that_is_not_live_do_not_count(
     stage: Stage, state: WorkerState
@@ -216,12 +234,12 @@ async def test_token_drift_and_kept_promises_are_counted(stage: Stage) -> None:
     await (await stage.client.post("/v1/completions", json=body())).read()
     stage.indexers.matches = [(7, 0, 3)]
     await (await stage.client.post("/v1/completions", json=body(prompt=TEXT + "!"))).read()
+    await until(lambda: stage.metric("cached_blocks_total") == 4)
     assert stage.metric("prompts_compared_total", result="equal") == 1
     assert stage.metric("prompts_compared_total", result="drift") == 1
     assert stage.metric("promises_total", result="kept") == 1
     assert stage.metric("promises_total", result="short") == 1
     assert stage.metric("promised_blocks_total") == 5
-    assert stage.metric("cached_blocks_total") == 4
 
 
 async def test_an_engine_is_asked_for_tokens_where_none_are_known_here(stage: Stage) -> None:

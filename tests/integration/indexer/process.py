@@ -1,4 +1,4 @@
-"""A real `kvatlas indexer` process, and the ways to talk to it."""
+"""Runs a real `kvatlas indexer` process."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ _STOP_S = 15.0
 
 
 class IndexerProcess:
-    """A running indexer; its addresses are known once it has said that it is ready."""
+    """A running indexer; its addresses are known from its ready line on."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -31,7 +31,7 @@ class IndexerProcess:
         return facts
 
     async def stop(self) -> tuple[int, str]:
-        """SIGTERM; the exit status and what else was printed on stdout."""
+        """Send SIGTERM; return the exit status and the rest of stdout."""
         self.process.terminate()
         rest, _ = await asyncio.wait_for(self.process.communicate(), _STOP_S)
         assert self.process.returncode is not None
@@ -51,7 +51,7 @@ async def spawn(*words: str) -> IndexerProcess:
 
 @asynccontextmanager
 async def indexer(*words: str, admin: str = "127.0.0.1:0") -> AsyncGenerator[IndexerProcess]:
-    """An indexer with these words besides its cell's terms, gone at the end in any case."""
+    """Run an indexer with these flags and a cell's terms; it always ends with the block."""
     started = await spawn("--listen", "127.0.0.1:0", "--admin", admin, *TERMS, *words)
     try:
         yield started
@@ -62,7 +62,7 @@ async def indexer(*words: str, admin: str = "127.0.0.1:0") -> AsyncGenerator[Ind
 
 
 async def refusal(*words: str) -> tuple[int, list[str]]:
-    """Start an indexer that must not start: its exit status and its lines on stderr."""
+    """Run an indexer that must fail to start; return its exit status and lines on stderr."""
     process = await asyncio.create_subprocess_exec(
         KVATLAS,
         "indexer",

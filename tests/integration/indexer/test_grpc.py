@@ -1,4 +1,4 @@
-"""An indexer process that publishers push to, from outside: everything over its sockets."""
+"""An indexer process to which publishers push, tested over its sockets."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -17,7 +17,7 @@ from kvatlas_wire.v1 import events_pb2 as pb
 from kvatlas_wire.v1 import indexer_pb2 as rpc
 from kvatlas_wire.v1 import indexer_pb2_grpc as stubs
 from tests.integration.indexer.process import IndexerProcess, fetch, indexer
-from tests.unit.cell.speaker import Speaker, shutdown, store
+from tests.unit.cell.record_source import RecordSource, shutdown, store
 
 HASHES_MAX = 131_072
 
@@ -56,17 +56,17 @@ async def find(
     return list(zip(answer.worker_ids, answer.dp_ranks, answer.depths, strict=True))
 
 
-async def test_what_is_pushed_is_acknowledged_in_order_and_found(
+async def test_pushed_records_are_acknowledged_in_order_and_matched(
     stub: "stubs.IndexerAsyncStub",
 ) -> None:
-    a, b = Speaker(1), Speaker(2**64 - 1, dp_rank=300)
-    late = Speaker(3)
+    a, b = RecordSource(1), RecordSource(2**64 - 1, dp_rank=300)
+    late = RecordSource(3)
     late.last_event_id = 9
     answers = await ingest(
         stub,
         [a.events(store(1, 2, 3)), b.events(store(1, 2))],
         [b"nonsense", a.events(store(4)), late.events(store(1))],
-        [Speaker(5, block_size=32).events(store(1))],
+        [RecordSource(5, block_size=32).events(store(1))],
     )
     assert [(answer.accepted, answer.rejected) for answer in answers] == [(2, 0), (2, 1), (0, 1)]
     assert answers[1].first_rejection == "not a kvatlas record"
@@ -83,7 +83,7 @@ async def test_chunk_hashes_and_sequence_hashes_find_the_same(
     stub: "stubs.IndexerAsyncStub",
 ) -> None:
     chain = reference.sequence_hashes([11, 12, 13])
-    await ingest(stub, [Speaker(1).events(store(*chain))])
+    await ingest(stub, [RecordSource(1).events(store(*chain))])
     by_chunks = await stub.FindMatches(rpc.FindMatchesRequest(chunk_hashes=[11, 12, 13, 14]))
     assert list(by_chunks.depths) == [3]
     assert await find(stub, *chain) == [(1, 0, 3)]
@@ -116,7 +116,7 @@ REFUSALS = (
 )
 
 
-async def test_a_request_that_cannot_be_answered_is_told_why(
+async def test_an_invalid_request_gets_the_reason(
     stub: "stubs.IndexerAsyncStub",
 ) -> None:
     for request, code, *words in REFUSALS:
@@ -129,13 +129,13 @@ async def test_a_request_that_cannot_be_answered_is_told_why(
 
 
 async def test_the_largest_request_is_answered(stub: "stubs.IndexerAsyncStub") -> None:
-    await ingest(stub, [Speaker(1).events(store(*range(1, 65_537)))])
+    await ingest(stub, [RecordSource(1).events(store(*range(1, 65_537)))])
     answer = await stub.FindMatches(rpc.FindMatchesRequest(sequence_hashes=range(1, HASHES_MAX)))
     assert list(answer.depths) == [65_536]
 
 
 async def test_watchers_get_all_workers_then_every_change(stub: "stubs.IndexerAsyncStub") -> None:
-    a, b = Speaker(1), Speaker(2)
+    a, b = RecordSource(1), RecordSource(2)
     await ingest(
         stub, [a.events(store(1)), a.heartbeat(facts=pb.Heartbeat(engine_url="http://127.0.0.1:1"))]
     )
@@ -190,8 +190,8 @@ def check_health_and_reflection(address: str) -> None:
         assert "FindMatchesRequest" in [message.name for message in described.message_type]
 
 
-async def test_status_and_a_dump_that_makes_no_sense(stub: "stubs.IndexerAsyncStub") -> None:
-    await ingest(stub, [Speaker(1).events(store(1, 2))])
+async def test_status_and_a_contradictory_dump_request(stub: "stubs.IndexerAsyncStub") -> None:
+    await ingest(stub, [RecordSource(1).events(store(1, 2))])
     status = await stub.GetStatus(rpc.GetStatusRequest())
     assert (status.ready, status.cell, status.memberships) == (True, "blue", 2)
     assert [(log.transport, log.alive) for log in status.logs] == [("grpc", True)]
@@ -200,12 +200,12 @@ async def test_status_and_a_dump_that_makes_no_sense(stub: "stubs.IndexerAsyncSt
     assert failure.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_dump_is_an_arrow_stream_that_others_can_read(
+async def test_a_dump_is_an_arrow_stream(
     stub: "stubs.IndexerAsyncStub",
 ) -> None:
-    speaker = Speaker(7)
+    source = RecordSource(7)
     on_host = store(9, 2, tier=pb.TIER_HOST)
-    await ingest(stub, [Speaker(3).events(store(5)), speaker.events(store(2, 1), on_host)])
+    await ingest(stub, [RecordSource(3).events(store(5)), source.events(store(2, 1), on_host)])
     slices = [message.arrow_ipc async for message in stub.Dump(rpc.DumpRequest())]
     rows = list(arrow_rows(iter(slices)))
     assert [(row.worker_id, row.tier, row.event_id, row.blocks, row.digest) for row in rows] == [
@@ -216,11 +216,11 @@ async def test_a_dump_is_an_arrow_stream_that_others_can_read(
     assert [row.sequence_hashes.tolist() for row in rows] == [[5], [1, 2], [2, 9]]
 
 
-async def test_only_so_many_dumps_run_at_a_time(stub: "stubs.IndexerAsyncStub") -> None:
-    # Never read, so they run: each takes more slices than a connection holds unread.
-    speaker = Speaker(1)
+async def test_the_number_of_running_dumps_is_bounded(stub: "stubs.IndexerAsyncStub") -> None:
+    # Never read, so they keep running: each has more slices than a connection buffers.
+    source = RecordSource(1)
     for first in range(0, 2_000_000, 50_000):
-        await ingest(stub, [speaker.events(store(*range(first, first + 50_000)))])
+        await ingest(stub, [source.events(store(*range(first, first + 50_000)))])
     running = [stub.Dump(rpc.DumpRequest()) for _ in range(2)]
     for call in running:
         await call.initial_metadata()
@@ -231,10 +231,10 @@ async def test_only_so_many_dumps_run_at_a_time(stub: "stubs.IndexerAsyncStub") 
         call.cancel()
 
 
-async def test_the_admin_port_says_how_it_is(
+async def test_the_admin_port_serves_health_readiness_and_metrics(
     stub: "stubs.IndexerAsyncStub", process: IndexerProcess
 ) -> None:
-    await ingest(stub, [Speaker(1).events(store(1)), b"junk"])
+    await ingest(stub, [RecordSource(1).events(store(1)), b"junk"])
     await find(stub, 1)
     assert (await fetch(process.admin, "/healthz"))[0] == 200
     assert await fetch(process.admin, "/readyz") == (200, "ready\n")
@@ -252,7 +252,7 @@ async def test_the_admin_port_says_how_it_is(
         assert line in lines
 
 
-async def test_sigterm_ends_open_streams_and_the_process_within_its_grace(
+async def test_sigterm_ends_open_streams_and_the_process_within_its_grace_period(
     stub: "stubs.IndexerAsyncStub", process: IndexerProcess
 ) -> None:
     watch = stub.WatchWorkers(rpc.WatchWorkersRequest())

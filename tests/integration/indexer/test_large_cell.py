@@ -1,4 +1,4 @@
-"""A cell of as many workers as there may be, each with much to tell of itself."""
+"""A cell with the most workers, each with large heartbeats."""
 
 import asyncio
 import re
@@ -10,7 +10,7 @@ from kvatlas_wire.v1 import events_pb2 as pb
 from kvatlas_wire.v1 import indexer_pb2 as rpc
 from kvatlas_wire.v1 import indexer_pb2_grpc as stubs
 from tests.integration.indexer.process import fetch, indexer
-from tests.unit.cell.speaker import Speaker, store
+from tests.unit.cell.record_source import RecordSource, store
 
 WORKERS = 8_000
 LABELS = {f"label-{number}": "x" * 100 for number in range(10)}
@@ -20,8 +20,8 @@ async def fill(address: str) -> None:
     facts = pb.Heartbeat(engine_url="http://engine:8000", labels=LABELS)
     records: list[bytes] = []
     for number in range(WORKERS):
-        speaker = Speaker(number)
-        records += [speaker.events(store(number + 1)), speaker.heartbeat(facts=facts)]
+        source = RecordSource(number)
+        records += [source.events(store(number + 1)), source.heartbeat(facts=facts)]
     requests = [records[first : first + 1_000] for first in range(0, len(records), 1_000)]
     async with grpc.aio.insecure_channel(address) as channel:
         stub: stubs.IndexerAsyncStub = stubs.IndexerStub(channel)

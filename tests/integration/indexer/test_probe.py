@@ -1,4 +1,4 @@
-"""A log that answers every read and takes no write: leases stand still, and nobody is lost."""
+"""A log that answers every read and refuses writes: leases stand still, and no worker is lost."""
 
 import asyncio
 import contextlib
@@ -9,25 +9,25 @@ from typing import Any
 import redis.asyncio as redis
 
 from kvatlas_events import LogUnavailable, LogWriter, open_writers
-from kvatlas_events.embedded import EmbeddedValkey
+from kvatlas_testing.valkey import EmbeddedValkey
 from tests.e2e.test_replica_life import depths, metric, reaches
 from tests.integration.indexer.process import IndexerProcess, fetch, indexer
-from tests.unit.cell.speaker import Speaker, store
+from tests.unit.cell.record_source import RecordSource, store
 
-LEASE_MS = 3_000
+LEASE_MS = 1_500
 ALIVE = 'log_alive{transport="redis"}'
 AGE_MS = 'log_probe_age_ms{transport="redis"}'
 REFUSED = 'log_probes_refused_total{transport="redis"}'
 
 
 @asynccontextmanager
-async def speaking(writer: LogWriter, speaker: Speaker) -> AsyncGenerator[None]:
-    """Heartbeats until the end, those that the log refuses again and again, as publishers do."""
+async def speaking(writer: LogWriter, source: RecordSource) -> AsyncGenerator[None]:
+    """Append heartbeats for ever; repeat refused ones, like a publisher."""
 
     async def speak() -> None:
         while True:
-            with contextlib.suppress(LogUnavailable):  # the next one comes
-                await writer.append([speaker.heartbeat([1])])
+            with contextlib.suppress(LogUnavailable):  # the next one follows
+                await writer.append([source.heartbeat([1])])
             await asyncio.sleep(0.1)
 
     task = asyncio.create_task(speak())
@@ -50,18 +50,18 @@ async def falls(process: IndexerProcess, name: str) -> None:
     raise AssertionError(name)
 
 
-async def test_a_log_without_memory_for_more_costs_no_worker() -> None:
-    speaker = Speaker()
+async def test_a_log_without_free_memory_makes_no_worker_stale() -> None:
+    source = RecordSource()
     async with EmbeddedValkey() as valkey, redis.from_url(valkey.url) as client:
         (writer,) = open_writers(valkey.url, cell="blue")
-        await writer.append([speaker.events(store(1))])
+        await writer.append([source.events(store(1))])
         async with (
             indexer("--log", valkey.url, "--lease-ms", str(LEASE_MS)) as process,
-            speaking(writer, speaker),
+            speaking(writer, source),
         ):
             await process.ready()
             assert await depths(process, 1) == {1: 1}
-            # By default nothing is evicted: reads answer, and every append is refused.
+            # The server evicts nothing by default: reads are answered, appends are refused.
             await set_memory(client, 1)
             await falls(process, ALIVE)
             await reaches(process, AGE_MS, 2 * LEASE_MS)
@@ -75,19 +75,19 @@ async def test_a_log_without_memory_for_more_costs_no_worker() -> None:
         await writer.close()
 
 
-async def test_a_worker_that_falls_silent_while_the_log_works_is_lost_as_ever() -> None:
-    speaker = Speaker()
+async def test_a_worker_that_falls_silent_while_the_log_works_becomes_stale() -> None:
+    source = RecordSource()
     async with EmbeddedValkey() as valkey:
         (writer,) = open_writers(valkey.url, cell="blue")
         async with indexer("--log", valkey.url, "--lease-ms", "500") as process:
             await process.ready()
-            await writer.append([speaker.events(store(1)), speaker.heartbeat([1])])
+            await writer.append([source.events(store(1)), source.heartbeat([1])])
             await reaches(process, "leases_ended_total", 1)
             assert await depths(process, 1) == {}
         await writer.close()
 
 
-async def test_an_account_that_may_only_read_can_do_without_probes() -> None:
+async def test_probes_can_be_off_for_an_account_that_may_only_read() -> None:
     async with (
         EmbeddedValkey() as valkey,
         indexer("--log", valkey.url, "--probe-ms", "0") as process,

@@ -1,4 +1,4 @@
-"""How an indexer starts: from a real log, from one that is not there, and not at all."""
+"""Starts of an indexer: with a log, with an unreachable log, and with invalid settings."""
 
 import asyncio
 import contextlib
@@ -10,11 +10,11 @@ import grpc.aio
 import pytest
 
 from kvatlas_events import open_writers
-from kvatlas_events.embedded import EmbeddedValkey
+from kvatlas_testing.valkey import EmbeddedValkey
 from kvatlas_wire.v1 import indexer_pb2 as rpc
 from kvatlas_wire.v1 import indexer_pb2_grpc as stubs
 from tests.integration.indexer.process import TERMS, fetch, indexer, refusal
-from tests.unit.cell.speaker import Speaker, store
+from tests.unit.cell.record_source import RecordSource, store
 
 _POLLS = 600
 
@@ -26,7 +26,7 @@ def free_port() -> int:
 
 
 async def answered(admin: int, settled: Callable[[str], bool]) -> tuple[int, str]:
-    """What /readyz says once the process listens and `settled` holds of it."""
+    """Return the answer of /readyz once the process listens and `settled` holds for the text."""
     for _ in range(_POLLS):
         with contextlib.suppress(OSError):
             status, text = await fetch(f"127.0.0.1:{admin}", "/readyz")
@@ -36,11 +36,11 @@ async def answered(admin: int, settled: Callable[[str], bool]) -> tuple[int, str
     raise AssertionError
 
 
-async def test_a_log_is_read_to_its_head_before_the_replica_says_ready() -> None:
+async def test_a_log_is_read_to_its_head_before_the_replica_is_ready() -> None:
     async with EmbeddedValkey() as valkey:
         (writer,) = open_writers(valkey.url, cell="blue")
-        speaker = Speaker()
-        await writer.append([speaker.events(store(number)) for number in range(1, 2_001)])
+        source = RecordSource()
+        await writer.append([source.events(store(number)) for number in range(1, 2_001)])
         async with indexer("--log", valkey.url) as process:
             await process.ready()
             async with grpc.aio.insecure_channel(process.listen) as channel:
@@ -54,13 +54,15 @@ async def test_a_log_is_read_to_its_head_before_the_replica_says_ready() -> None
         await writer.close()
 
 
-async def test_an_unreachable_log_is_retried_and_said_to_be_so() -> None:
+async def test_an_unreachable_log_is_reported_and_retried() -> None:
     port, admin = free_port(), free_port()
     words = ("--log", f"redis://127.0.0.1:{port}", "--log", "grpc:")
     async with indexer(*words, admin=f"127.0.0.1:{admin}") as process:
-        status, text = await answered(admin, lambda text: "not read yet" not in text)
+        url = f"log redis://127.0.0.1:{port}"
+        status, _ = await answered(
+            admin, lambda text: text.startswith(url) and "not read yet" not in text
+        )
         assert status == 503
-        assert text.startswith(f"log redis://127.0.0.1:{port}")
         assert (await fetch(f"127.0.0.1:{admin}", "/healthz"))[0] == 200
         async with EmbeddedValkey(port=port):
             facts = await process.ready()
@@ -88,7 +90,7 @@ async def test_a_replica_that_waits_for_its_log_still_ends_on_sigterm_without_a_
         (("--peer", "nowhere"), "nowhere"),
     ],
 )
-async def test_a_setting_that_cannot_work_is_one_line_and_exit_2(
+async def test_an_invalid_setting_is_one_line_and_exit_2(
     words: tuple[str, ...], named: str
 ) -> None:
     status, lines = await refusal(*TERMS, *words)

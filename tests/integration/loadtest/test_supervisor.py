@@ -1,4 +1,4 @@
-"""Processes are started, watched, and never left behind; real ones, as every user has them."""
+"""Processes are started, progress_bar, and never left behind; real ones, as every user has them."""
 
 import asyncio
 import os

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from kvatlas_mocker.process import EngineProcess, running_engine
+from kvatlas_testing.mock_engine import EngineProcess, running_engine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one engine serves the module
 

@@ -14,7 +14,7 @@ import pytest_asyncio
 import zmq
 import zmq.asyncio
 
-from kvatlas_mocker.process import EngineProcess, running_engine
+from kvatlas_testing.mock_engine import EngineProcess, running_engine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # one engine serves the module
 

@@ -6,20 +6,21 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import pytest
 import zmq
 
+from kvatlas_engines.effects import Deliver, DeliverMany, Effect, Hole, ResetReason, StreamReset
 from kvatlas_engines.endpoint import Endpoint
 from kvatlas_engines.follower import Follower
-from kvatlas_engines.stream import Deliver, DeliverRun, Effect, Hole, LifeEnd, NewLife, StreamTiming
+from kvatlas_engines.sequencer import FollowerSettings
 
-TIMING = StreamTiming(replay_timeout_s=0.3, idle_s=0.5)
+TIMING = FollowerSettings(replay_timeout_s=0.3, idle_s=0.5)
 Engine = Any  # the fixture's class; tests are no packages
 
 
 class Log:
     def __init__(self) -> None:
         self.effects: list[Effect] = []
+        self.malformed: list[tuple[int, str]] = []
 
     def __call__(self, effects: Sequence[Effect]) -> None:
         self.effects.extend(effects)
@@ -28,10 +29,10 @@ class Log:
     def seqs(self) -> list[int]:
         runs = [
             range(effect.seq, effect.seq + len(effect.payloads))
-            if isinstance(effect, DeliverRun)
+            if isinstance(effect, DeliverMany)
             else [effect.seq]
             for effect in self.effects
-            if isinstance(effect, (Deliver, DeliverRun))
+            if isinstance(effect, (Deliver, DeliverMany))
         ]
         return [seq for run in runs for seq in run]
 
@@ -50,7 +51,8 @@ async def following(events: str, replay: str | None, log: Log) -> AsyncGenerator
         Endpoint.parse(events),
         None if replay is None else Endpoint.parse(replay),
         handle=log,
-        timing=TIMING,
+        on_malformed=lambda messages, error: log.malformed.append((messages, error)),
+        settings=TIMING,
     )
     task = asyncio.create_task(follower.run())
     try:
@@ -106,7 +108,7 @@ async def test_a_lost_end_is_asked_for_again(wire_engine: Engine) -> None:
     wire_engine.send("a")
     async with following(wire_engine.events, wire_engine.replay, log) as follower:
         await wire_engine.until(log.has(0))
-        await wire_engine.until(lambda: follower.stream.counters.replay_timeouts == 1)
+        await wire_engine.until(lambda: follower.sequencer.counters.replay_timeouts == 1)
         await wire_engine.until(lambda: len(wire_engine.questions) > 1)
     assert log.seqs == [0]
 
@@ -122,7 +124,9 @@ async def test_an_engine_that_comes_back_past_our_number_is_a_new_life(wire_engi
         for name in ("x", "y", "z"):
             wire_engine.send(name)  # before the subscriber is back
         await wire_engine.until(log.has(0, 1, 0, 1, 2))
-    assert [e for e in log.effects if isinstance(e, NewLife)] == [NewLife(LifeEnd.RESTARTED)]
+    assert [e for e in log.effects if isinstance(e, StreamReset)] == [
+        StreamReset(ResetReason.RESTARTED)
+    ]
 
 
 async def test_the_follower_binds_where_the_engine_connects() -> None:
@@ -140,16 +144,43 @@ async def test_the_follower_binds_where_the_engine_connects() -> None:
     context.destroy(linger=0)
 
 
-async def test_what_is_no_message_is_counted_passed_over_and_said_once(
-    wire_engine: Engine, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_malformed_messages_are_reported_and_passed_over(wire_engine: Engine) -> None:
     log = Log()
-    async with following(wire_engine.events, wire_engine.replay, log) as follower:
+    async with following(wire_engine.events, wire_engine.replay, log):
         await wire_engine.subscribed()
         for seq in range(3):
             wire_engine._pub.send_multipart([b"topic", b"short", b"x"])
             wire_engine.send("a")
             await wire_engine.until(log.has(*range(seq + 1)))
-        assert follower.counters.malformed_frames == 3
-    what = "a sequence number of 5 bytes; 8 are expected"
-    assert caplog.messages == [f"{wire_engine.events}: 1 malformed messages: {what}"]
+    assert log.malformed == [(1, "a sequence number of 5 bytes; 8 are expected")] * 3
+
+
+async def test_a_restart_forgets_what_was_delivered_and_begins_with_all_that_is_kept(
+    wire_engine: Engine,
+) -> None:
+    log = Log()
+    async with following(wire_engine.events, wire_engine.replay, log) as follower:
+        await wire_engine.subscribed()
+        wire_engine.send("a")
+        wire_engine.send("b")
+        await wire_engine.until(log.has(0, 1))
+        follower.restart()
+        assert (follower.connected, follower.sequencer.last_seq) == (False, None)
+        wire_engine.send("c")
+        await wire_engine.until(log.has(0, 1, 0, 1, 2))
+        assert follower.connected
+
+
+async def test_a_follower_that_binds_can_restart() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = zmq.Context()
+    async with following(f"tcp://*:{port}", None, Log()) as follower:
+        engine = context.socket(zmq.XPUB)
+        engine.connect(f"tcp://127.0.0.1:{port}")
+        await until(lambda: follower.connected)
+        follower.restart()
+        assert not follower.connected
+        await until(lambda: follower.connected)
+    context.destroy(linger=0)

@@ -17,11 +17,12 @@ import pytest
 from aiohttp import web
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from kvatlas_events import Batch, Shutdown, ShutdownReason, Store, decode_batch, open_reader
-from kvatlas_events.embedded import EmbeddedValkey
+from kvatlas_events import Batch, Shutdown, ShutdownReason, Store, open_reader
 from kvatlas_hashing import reference
 from kvatlas_publisher.main import command
+from kvatlas_testing.valkey import EmbeddedValkey
 from kvatlas_wire.v1 import events_pb2, publisher_pb2, publisher_pb2_grpc
+from tests.reference.batch_decoder import decode_batch
 
 KVATLAS = Path(sys.executable).with_name("kvatlas")
 NOWHERE = "grpc://127.0.0.1:1"
@@ -120,7 +121,7 @@ async def test_from_an_engines_socket_to_a_redis_log(wire_engine: Engine) -> Non
     assert events[1:] == [Shutdown(ShutdownReason.PUBLISHER_LEAVING)]
 
 
-async def test_it_serves_before_engine_and_log_are_there_and_says_what_is_missing(
+async def test_it_serves_before_engine_and_log_answer_and_names_what_is_missing(
     wire_engine: Engine,
 ) -> None:
     wire_engine.stop()
@@ -156,7 +157,7 @@ async def test_it_serves_before_engine_and_log_are_there_and_says_what_is_missin
     [
         (["--state-dir", f"{__file__}/x"], f"--state-dir {__file__}/x cannot be written"),
         (["--log", "kafka://h"], "kafka: this URL is not of the form"),
-        (["--log", "memory:"], "memory: lives inside one process"),
+        (["--log", "memory:"], "memory: works inside one process"),
         (["--events", "nowhere"], "'nowhere' is neither tcp://HOST:PORT nor ipc://PATH"),
         (["--replay", "tcp://*:5558"], "names no host"),
         (["--worker-id", "-1"], "worker_id"),
@@ -180,7 +181,7 @@ def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(
         ("", "other", "use --model other"),
     ],
 )
-async def test_an_engine_that_says_otherwise_is_refused_with_the_value_to_use(
+async def test_an_engine_with_other_settings_is_refused_with_the_value_to_use(
     wire_engine: Engine, metrics: str, models: str, advice: str
 ) -> None:
     async def answer(request: web.Request) -> web.Response:
@@ -253,9 +254,9 @@ async def test_two_engines_that_turn_out_to_be_one_worker_are_refused(
                 engine.answer_replays()
             await asyncio.sleep(0.01)
         assert process.stderr is not None
-        said = (await process.stderr.read()).decode().splitlines()
+        lines = (await process.stderr.read()).decode().splitlines()
         assert process.returncode == 2
-        assert said[-1] == (
+        assert lines[-1] == (
             f"kvatlas publisher: engines: {wire_engine.events} and {old_wire_engine.events} are "
             "both worker 5/0; use another worker_id for one of them"
         )

@@ -13,11 +13,11 @@ import grpc.aio
 import pytest
 import redis.asyncio as redis
 
-from kvatlas_events import decode_batch
-from kvatlas_events.embedded import EmbeddedValkey
 from kvatlas_hashing import reference
+from kvatlas_testing.valkey import EmbeddedValkey
 from kvatlas_wire.v1 import indexer_pb2, indexer_pb2_grpc
 from tests.integration.indexer.process import IndexerProcess, fetch, indexer
+from tests.reference.batch_decoder import decode_batch
 
 KVATLAS = Path(sys.executable).with_name("kvatlas")
 BLOCK_SIZE = 16  # the indexer fixture's
@@ -55,7 +55,7 @@ def sequence_hashes() -> list[int]:
 async def publishing(
     engine: Engine, log: redis.Redis, url: str, *more: str
 ) -> AsyncGenerator[list[bytes]]:
-    """A publisher that has said the whole chain, one record per block; these records' entries."""
+    """Run a publisher that has published the chain, one record per block; yield their entries."""
     process = await asyncio.create_subprocess_exec(
         *(KVATLAS, "publisher", "--engine", "vllm", "--events", engine.events),
         *("--replay", engine.replay, "--worker-id", "7", "--model", "model", "--cell", "blue"),
@@ -71,15 +71,15 @@ async def publishing(
         ids: list[bytes] = []
         for number, event in enumerate(chain(), start=1):
             engine.send(event)
-            ids = await _said(log, number, engine)
+            ids = await _published(log, number, engine)
         yield ids
     finally:
         process.kill()
         await process.communicate()
 
 
-async def _said(log: redis.Redis, events: int, engine: Engine) -> list[bytes]:
-    """Wait until the log has so many records of events; their entries' ids."""
+async def _published(log: redis.Redis, events: int, engine: Engine) -> list[bytes]:
+    """Wait until the log has this many records of events; return the ids of their entries."""
     for _ in range(_POLLS):
         engine.answer_replays()
         entries: Any = await log.xrange(STREAM)
@@ -119,7 +119,7 @@ async def healed(process: IndexerProcess) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("more", "outcome"), [((), "replayed"), (NO_RING, "snapshot")], ids=["ring", "no ring"]
 )
-async def test_a_replica_that_starts_on_a_trimmed_log_becomes_whole_before_it_says_ready(
+async def test_a_replica_that_starts_on_a_trimmed_log_is_whole_before_it_is_ready(
     wire_engine: Engine, more: tuple[str, ...], outcome: str
 ) -> None:
     async with (
@@ -160,7 +160,7 @@ async def test_a_loss_beyond_the_publishers_ring_is_healed_by_a_snapshot(
             assert await healed(process) == {"snapshot": 1}
 
 
-async def test_an_address_where_nobody_answers_costs_few_attempts_and_the_replica_goes_on(
+async def test_an_address_that_does_not_answer_costs_few_attempts_and_the_replica_works_on(
     wire_engine: Engine,
 ) -> None:
     nowhere = ("--advertise", "127.0.0.1:1")

@@ -1,17 +1,19 @@
-"""A session that begins from the checkpoint of an earlier one, against a real ZMQ engine."""
+"""A worker's publisher that resumes from an earlier one's checkpoint, with a real ZMQ engine."""
 
 import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from kvatlas_events import Store
 from kvatlas_publisher.mirror import Mirror
-from kvatlas_publisher.state_dir import StateDir
+from kvatlas_publisher.state.state_dir import StateDir
 from tests.integration.publisher.conftest import WireEngine
-from tests.integration.publisher.test_session import KeepingLog, running, spec_of, stored
+from tests.integration.publisher.test_worker_publisher import KeepingLog, running, spec_of, stored
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ async def remembered(engine: WireEngine, state: StateDir) -> KeepingLog:
 
 
 def hashes(log: KeepingLog) -> list[int]:
-    """Of all blocks that were said to be stored."""
+    """Hashes of all blocks in store events."""
     events = [event for batch in log.batches for event in batch.events]
     return [h for e in events if isinstance(e, Store) for h in e.sequence_hashes.tolist()]
 
@@ -46,12 +48,14 @@ async def test_history_that_the_engine_no_longer_replays_outlives_a_restart(
     before = await remembered(engine, state)
     engine.send(stored(4, first_token=6, parent=3))  # nobody hears it
     log = KeepingLog()
-    async with running(spec_of(engine), log, state=state, engine_gone_s=10.0) as session:
+    async with running(spec_of(engine), log, state=state, engine_gone_s=10.0) as publisher:
         await engine.until(lambda: bool(log.batches) and bool(log.batches[-1].heartbeat))
-        assert session.life is not None
-        assert session.life.mirror.held_blocks == 4
+        assert publisher.epoch is not None
+        assert publisher.epoch.mirror.held_blocks == 4
         engine.send(stored(5, first_token=8, parent=4))
-        await engine.until(lambda: session.life is not None and session.life.last_event_id >= 3)
+        await engine.until(
+            lambda: publisher.epoch is not None and publisher.epoch.last_event_id >= 3
+        )
         await engine.until(lambda: bool(log.batches[-1].heartbeat))
     assert {b.header.epoch for b in log.batches}.isdisjoint(b.header.epoch for b in before.batches)
     first = next(batch for batch in log.batches if not batch.heartbeat)
@@ -63,11 +67,11 @@ async def test_history_that_the_engine_no_longer_replays_outlives_a_restart(
     told = [*first.snapshot.sequence_hashes.tolist(), *hashes(log)]
     assert len(set(told)) == len(told) == 5
     assert set(told) > set(hashes(before))
-    assert session.counters.checkpoints_resumed == 1
+    assert publisher.context.counters.checkpoints_resumed == 1
 
 
 @pytest.mark.parametrize("answers", [True, False])
-async def test_without_proof_the_checkpoint_is_dropped_and_nothing_of_it_is_said(
+async def test_without_proof_the_checkpoint_is_dropped_and_nothing_of_it_is_published(
     wire_engine: WireEngine, tmp_path: Path, *, answers: bool
 ) -> None:
     engine, state = wire_engine, StateDir.open(tmp_path)
@@ -76,17 +80,17 @@ async def test_without_proof_the_checkpoint_is_dropped_and_nothing_of_it_is_said
         engine.restart()
         engine.send(stored(9, first_token=90))
     log = KeepingLog()
-    async with running(spec_of(engine), log, state=state) as session:
+    async with running(spec_of(engine), log, state=state) as publisher:
         if answers:
             await engine.until(lambda: len(hashes(log)) == 1)
         while not any(batch.heartbeat for batch in log.batches):
             if answers:
                 engine.answer_replays()
             await asyncio.sleep(0.002)
-        assert session.life is not None
-        assert session.life.mirror.held_blocks == int(answers)
-        assert session.counters.checkpoints_dropped == 1
-        assert session.counters.checkpoints_resumed == 0
+        assert publisher.epoch is not None
+        assert publisher.epoch.mirror.held_blocks == int(answers)
+        assert publisher.context.counters.checkpoints_dropped == 1
+        assert publisher.context.counters.checkpoints_resumed == 0
     assert all(batch.snapshot is None for batch in log.batches)
 
 
@@ -98,7 +102,7 @@ class SlowExport:
         self.loop = asyncio.get_running_loop()
         real = Mirror.export_state
 
-        def export_state(mirror: Mirror) -> memoryview:
+        def export_state(mirror: Mirror) -> NDArray[np.uint8]:
             self.loop.call_soon_threadsafe(self.begun.set)
             assert self.go.wait(30)
             return real(mirror)
@@ -106,42 +110,42 @@ class SlowExport:
         monkeypatch.setattr(Mirror, "export_state", export_state)
 
 
-async def test_while_a_checkpoint_is_made_the_loop_goes_on_and_the_engine_is_heard_after_it(
+async def test_while_a_checkpoint_is_made_heartbeats_go_on_and_messages_wait(
     wire_engine: WireEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, log = wire_engine, KeepingLog()
     state, slow = StateDir.open(tmp_path), SlowExport(monkeypatch)
-    async with running(spec_of(engine), log, state=state, checkpoint_s=0.001) as session:
+    async with running(spec_of(engine), log, state=state, checkpoint_s=0.001) as publisher:
         await engine.subscribed()
         engine.send(stored(1, 2))
         await engine.until(slow.begun.is_set)
         before = len(log.batches)
         engine.send(stored(3, first_token=4, parent=2))
-        heard = session.follower.stream.counters
-        await engine.until(lambda: heard.messages == 2)
+        counters = publisher.follower.sequencer.counters
+        await engine.until(lambda: counters.messages == 2)
         await engine.until(lambda: sum(b.heartbeat is not None for b in log.batches[before:]) >= 2)
         assert len(hashes(log)) == 2
-        assert session.counters.checkpoints == 0
+        assert publisher.context.counters.checkpoints == 0
         slow.go.set()
         await engine.until(lambda: len(hashes(log)) == 3)
-        await engine.until(lambda: session.counters.checkpoints >= 1)
+        await engine.until(lambda: publisher.context.counters.checkpoints >= 1)
 
 
-async def test_who_leaves_while_a_checkpoint_is_made_keeps_all_that_was_heard(
+async def test_a_publisher_that_stops_while_a_checkpoint_is_made_loses_no_message(
     wire_engine: WireEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, log = wire_engine, KeepingLog()
     state, slow = StateDir.open(tmp_path), SlowExport(monkeypatch)
-    async with running(spec_of(engine), log, state=state, checkpoint_s=0.001) as session:
+    async with running(spec_of(engine), log, state=state, checkpoint_s=0.001) as publisher:
         await engine.subscribed()
         engine.send(stored(1, 2))
         await engine.until(slow.begun.is_set)
         engine.send(stored(3, first_token=4, parent=2))
-        heard = session.follower.stream.counters
-        await engine.until(lambda: heard.messages == 2)
+        counters = publisher.follower.sequencer.counters
+        await engine.until(lambda: counters.messages == 2)
         asyncio.get_running_loop().call_soon(slow.go.set)
     assert len(hashes(log)) == 3
     async with running(spec_of(engine), KeepingLog(), state=state, engine_gone_s=10.0) as again:
-        await engine.until(lambda: again.counters.checkpoints_resumed == 1)
-        assert again.life is not None
-        assert again.life.mirror.held_blocks == 3
+        await engine.until(lambda: again.context.counters.checkpoints_resumed == 1)
+        assert again.epoch is not None
+        assert again.epoch.mirror.held_blocks == 3

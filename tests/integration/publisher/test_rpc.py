@@ -5,67 +5,56 @@ from contextlib import asynccontextmanager
 
 import grpc
 import grpc.aio
-import numpy as np
 import pytest
 
 from kvatlas_chassis import HostPort
-from kvatlas_engines import Stored, Tier
 from kvatlas_events import (
     Batch,
-    Header,
     ShutdownReason,
     SnapshotPart,
-    Worker,
-    decode_batch,
+    WorkerKey,
 )
-from kvatlas_publisher.life import Life
-from kvatlas_publisher.mirror import Mirror
+from kvatlas_publisher.epoch.epoch import Epoch
 from kvatlas_publisher.rpc import RpcServer
 from kvatlas_wire.v1 import events_pb2, publisher_pb2, publisher_pb2_grpc
+from tests.reference import wire_events as wire
+from tests.reference.batch_decoder import decode_batch
+from tests.unit.publisher.workers import empty_mirror, header
 
 EPOCH = 9
 
 
-class LifeSource:
-    """A worker whose life a test lives."""
+class EpochSource:
+    """A worker whose epoch a test fills."""
 
-    def __init__(self, worker_id: int, *, recent_bytes_max: int = 1 << 20) -> None:
-        self.worker = Worker(worker_id, 0)
-        header = Header(
-            worker=self.worker,
-            epoch=EPOCH,
-            instance_id=4,
-            cell="c",
-            model="m",
-            block_size=1,
-            hash_contract="h",
-            publisher="p",
+    def __init__(self, worker_id: int, *, replay_bytes_max: int = 1 << 20) -> None:
+        self.worker = WorkerKey(worker_id, 0)
+        self.epoch: Epoch | None = Epoch(
+            header(self.worker, EPOCH), empty_mirror(), replay_bytes_max
         )
-        self.life: Life | None = Life(header, Mirror(), recent_bytes_max)
         self.records: list[bytes] = []
         self._next = 1
 
-    def say(self, blocks: int = 1) -> None:
+    def store(self, blocks: int = 1) -> None:
         """Store a chain of its own, as one event that is not sealed."""
-        assert self.life is not None
-        hashes = tuple(range(self._next, self._next + blocks))
+        assert self.epoch is not None
+        hashes = range(self._next, self._next + blocks)
         self._next += blocks
-        tokens = np.array(hashes, dtype=np.uint32).reshape(-1, 1)
-        self.life.apply([Stored(hashes, None, tokens, Tier.DEVICE)])
+        self.epoch.apply_payloads([wire.payload(wire.stored(hashes, hashes))])
 
-    def sealed_life(self) -> Life | None:
-        if self.life is not None:
-            self.records += self.life.seal()
-        return self.life
+    def sealed_epoch(self) -> Epoch | None:
+        if self.epoch is not None:
+            self.records += self.epoch.seal()
+        return self.epoch
 
 
 @asynccontextmanager
 async def serving(
-    *sources: LifeSource, spoken: bool = True
+    *sources: EpochSource, known: bool = True
 ) -> AsyncGenerator["publisher_pb2_grpc.PublisherAsyncStub"]:
     server = await RpcServer.start(HostPort("127.0.0.1", 0))
-    if spoken:
-        server.speak_for(sources)
+    if known:
+        server.serve_workers(sources)
     try:
         async with grpc.aio.insecure_channel(str(server.address)) as channel:
             stub: publisher_pb2_grpc.PublisherAsyncStub = publisher_pb2_grpc.PublisherStub(channel)
@@ -105,12 +94,12 @@ def _part(batch: Batch) -> SnapshotPart | None:
     return batch.snapshot
 
 
-async def test_a_snapshot_holds_what_was_said_and_not_sealed_yet() -> None:
-    source = LifeSource(1)
-    async with serving(source, LifeSource(2)) as stub:
-        source.say(3)
+async def test_a_snapshot_holds_what_is_not_sealed_yet() -> None:
+    source = EpochSource(1)
+    async with serving(source, EpochSource(2)) as stub:
+        source.store(3)
         (first,) = await snapshot(stub, 1)
-        source.say(2)
+        source.store(2)
         (second,) = await snapshot(stub, 1)
     as_of, blocks = held(first)
     assert (as_of, len(blocks)) == (1, 3)
@@ -121,9 +110,9 @@ async def test_a_snapshot_holds_what_was_said_and_not_sealed_yet() -> None:
 
 
 async def test_a_large_snapshot_comes_in_messages_that_a_client_takes() -> None:
-    source = LifeSource(1)
+    source = EpochSource(1)
     for _ in range(10):
-        source.say(60_000)
+        source.store(60_000)
     async with serving(source) as stub:
         messages = await snapshot(stub, 1)
     assert len(messages) > 1
@@ -132,12 +121,12 @@ async def test_a_large_snapshot_comes_in_messages_that_a_client_takes() -> None:
 
 
 async def test_a_replay_is_the_very_records_from_an_event_on() -> None:
-    source = LifeSource(1)
+    source = EpochSource(1)
     async with serving(source) as stub:
         for _ in range(4):
-            source.say()
-            source.sealed_life()
-        source.say()  # sealed by the call
+            source.store()
+            source.sealed_epoch()
+        source.store()  # sealed by the call
         assert await replay(stub, 3) == source.records[2:]
         assert len(source.records) == 5
         assert await replay(stub, 1) == source.records
@@ -156,10 +145,10 @@ async def test_a_replay_is_the_very_records_from_an_event_on() -> None:
 async def test_what_cannot_be_replayed_is_refused_with_what_can(
     from_event_id: int, epoch: int, code: grpc.StatusCode, says: str
 ) -> None:
-    source = LifeSource(1, recent_bytes_max=500)
+    source = EpochSource(1, replay_bytes_max=500)
     for _ in range(2):
-        source.say()
-        source.sealed_life()
+        source.store()
+        source.sealed_epoch()
     async with serving(source) as stub:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await replay(stub, from_event_id, epoch=epoch)
@@ -168,7 +157,7 @@ async def test_what_cannot_be_replayed_is_refused_with_what_can(
 
 
 async def test_a_worker_that_is_not_served_is_not_found_and_the_served_are_named() -> None:
-    async with serving(LifeSource(1), LifeSource(2)) as stub:
+    async with serving(EpochSource(1), EpochSource(2)) as stub:
         for call in (snapshot(stub, 3), replay(stub, 1, worker_id=3)):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await call
@@ -176,29 +165,29 @@ async def test_a_worker_that_is_not_served_is_not_found_and_the_served_are_named
             assert "served: 1/0, 2/0" in str(caught.value.details())
 
 
-async def test_without_a_life_or_before_the_engines_are_known_it_is_unavailable() -> None:
-    source = LifeSource(1)
-    assert source.life is not None
-    source.life.shut_down(ShutdownReason.ENGINE_GONE)
-    source.life = None
-    for spoken in (True, False):
-        async with serving(source, spoken=spoken) as stub:
+async def test_without_an_epoch_or_before_the_workers_are_known_it_is_unavailable() -> None:
+    source = EpochSource(1)
+    assert source.epoch is not None
+    source.epoch.shut_down(ShutdownReason.ENGINE_GONE)
+    source.epoch = None
+    for known in (True, False):
+        async with serving(source, known=known) as stub:
             for call in (snapshot(stub, 1), replay(stub, 1)):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await call
                 assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def test_it_lists_those_that_it_speaks_for_now() -> None:
-    gone = LifeSource(2)
-    gone.life = None
-    async with serving(LifeSource(1), gone, LifeSource(3)) as stub:
+async def test_it_lists_the_workers_that_have_an_epoch() -> None:
+    gone = EpochSource(2)
+    gone.epoch = None
+    async with serving(EpochSource(1), gone, EpochSource(3)) as stub:
         answer = await stub.ListWorkers(publisher_pb2.ListWorkersRequest())
     assert [(worker.worker_id, worker.dp_rank) for worker in answer.workers] == [(1, 0), (3, 0)]
 
 
-async def test_a_publisher_that_starts_lists_nobody_and_says_so() -> None:
-    async with serving(spoken=False) as stub:
+async def test_a_publisher_that_starts_answers_unavailable_to_a_list() -> None:
+    async with serving(known=False) as stub:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stub.ListWorkers(publisher_pb2.ListWorkersRequest())
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -1,10 +1,16 @@
-"""A session that speaks to several logs, of which one is away."""
+"""A publisher with two logs, one of which does not answer."""
 
 import asyncio
 
-from kvatlas_events import Shutdown, ShutdownReason, Worker
+from kvatlas_events import Shutdown, ShutdownReason, WorkerKey
 from tests.integration.publisher.conftest import WireEngine
-from tests.integration.publisher.test_session import KeepingLog, beats, running, spec_of, stored
+from tests.integration.publisher.test_worker_publisher import (
+    KeepingLog,
+    beats,
+    running,
+    spec_of,
+    stored,
+)
 
 
 async def test_a_log_that_is_away_costs_the_others_no_time_when_the_rank_is_learned(
@@ -17,7 +23,7 @@ async def test_a_log_that_is_away_costs_the_others_no_time_when_the_rank_is_lear
         await wire_engine.until(lambda: bool(beats(here)))
         wire_engine.send(stored(1), dp_rank=3)
         async with asyncio.timeout(10.0):
-            await wire_engine.until(lambda: here.batches[-1].header.worker == Worker(7, 3))
+            await wire_engine.until(lambda: here.batches[-1].header.worker == WorkerKey(7, 3))
         away.stalled = False
-    assert away.batches[-1].header.worker == Worker(7, 3)
-    assert away.said[-1] == Shutdown(ShutdownReason.PUBLISHER_LEAVING)
+    assert away.batches[-1].header.worker == WorkerKey(7, 3)
+    assert away.published[-1] == Shutdown(ShutdownReason.PUBLISHER_LEAVING)

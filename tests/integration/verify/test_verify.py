@@ -15,7 +15,7 @@ from kvatlas_wire import seal_record
 from kvatlas_wire.v1 import events_pb2 as pb
 from kvatlas_wire.v1 import publisher_pb2, publisher_pb2_grpc
 from tests.unit.cell.bench import Bench
-from tests.unit.cell.speaker import Speaker, store
+from tests.unit.cell.record_source import RecordSource, store
 
 FAST = ("--pause-ms", "0", "--timeout-s", "20")
 
@@ -54,11 +54,11 @@ def verify(made: list[Replica], *more: str) -> int:
 
 def records(worker_id: int = 1, *, wrong: int = 0) -> list[bytes]:
     """Two events; `wrong` stands for one of the blocks."""
-    speaker = Speaker(worker_id=worker_id)
+    source = RecordSource(worker_id=worker_id)
     return [
-        speaker.events(store(1, 2, wrong or 3)),
-        speaker.events(store(2, tier=pb.TIER_DISK)),
-        speaker.heartbeat(),
+        source.events(store(1, 2, wrong or 3)),
+        source.events(store(2, tier=pb.TIER_DISK)),
+        source.heartbeat(),
     ]
 
 
@@ -84,7 +84,7 @@ def test_a_block_that_one_replica_lacks_is_named(capsys: pytest.CaptureFixture[s
 def test_other_blocks_with_the_same_digest_differ_for_who_compares_them_all(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    one, other = Speaker(), Speaker()
+    one, other = RecordSource(), RecordSource()
     alike = [one.events(store(1, 2, 3)), one.heartbeat()]  # 1 ^ 2 ^ 3 = 1 ^ 4 ^ 5
     with replicas(alike, [other.events(store(1, 4, 5)), other.heartbeat()]) as made:
         assert verify(made) == 0
@@ -98,7 +98,7 @@ def test_other_blocks_with_the_same_digest_differ_for_who_compares_them_all(
 def test_all_hashes_of_many_workers_are_compared_group_by_group(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvatlas_verify.rounds._FETCHED_BLOCKS_MAX", 10)
+    monkeypatch.setattr("kvatlas_verify.comparison._FETCHED_BLOCKS_MAX", 10)
     told = [record for worker_id in range(1, 8) for record in records(worker_id)]
     with replicas(told, told) as made:
         assert verify(made, "--full") == 0
@@ -120,17 +120,17 @@ def test_a_worker_that_one_replica_does_not_know_differs(
     with replicas(records(1) + records(2), records(1)) as made:
         assert verify(made) == 1
     out = capsys.readouterr().out
-    assert f"{made[1].address} does not know it; where its publisher answers is not known" in out
+    assert f"{made[1].address} does not know it; the address of its publisher is not known" in out
 
 
 def test_a_replica_that_says_itself_that_it_is_not_whole_differs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    speaker = Speaker()
-    late = [speaker.events(store(1)), speaker.events(store(2)), speaker.events(store(3))]
+    source = RecordSource()
+    late = [source.events(store(1)), source.events(store(2)), source.events(store(3))]
     with replicas(late, [late[0], late[2]]) as made:
         made[1].bench.pass_ms(500)
-        made[1].bench.feed(speaker.heartbeat())
+        made[1].bench.feed(source.heartbeat())
         assert verify(made) == 1
     assert "and is not whole" in capsys.readouterr().out
 
@@ -138,7 +138,7 @@ def test_a_replica_that_says_itself_that_it_is_not_whole_differs(
 def test_a_worker_that_one_replica_has_no_memory_for_differs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    told = [Speaker().events(store(*range(1_000, 60_000)))]
+    told = [RecordSource().events(store(*range(1_000, 60_000)))]
     with replicas(told, told) as made:
         out = Bench(memory_bytes_max=600_000)
         out.feed(*told)
@@ -151,14 +151,14 @@ def test_a_worker_that_one_replica_has_no_memory_for_differs(
         finally:
             server.stop(1.0)
     line = capsys.readouterr().out.splitlines()[0]
-    assert "1000 with 0 blocks, and is left out, for it has no memory for it" in line
+    assert "1000 with 0 blocks, and has no memory for it" in line
 
 
 def test_two_that_both_lack_a_silent_worker_are_not_whole(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    speaker = Speaker()
-    told = [speaker.events(store(1)), speaker.events(store(2)), speaker.events(store(3))]
+    source = RecordSource()
+    told = [source.events(store(1)), source.events(store(2)), source.events(store(3))]
     with replicas([told[0], told[2]], [told[0], told[2]]) as made:
         for each in made:
             each.bench.pass_ms(3_000)
@@ -169,22 +169,22 @@ def test_two_that_both_lack_a_silent_worker_are_not_whole(
 def test_what_moves_all_the_time_cannot_be_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    speaker = Speaker()
-    told = [speaker.events(store(1)), speaker.events(store(2))]
+    source = RecordSource()
+    told = [source.events(store(1)), source.events(store(2))]
     with replicas(told, told[:1]) as made:
 
         def move(_: float) -> None:
-            made[0].bench.feed(speaker.events(store(speaker.last_event_id + 10)))
+            made[0].bench.feed(source.events(store(source.last_event_id + 10)))
 
         monkeypatch.setattr("time.sleep", move)
         assert verify(made, "--tries", "6") == 2
-    assert "moves too fast" in capsys.readouterr().out
+    assert "changes too fast" in capsys.readouterr().out
 
 
 def test_what_moves_now_and_then_is_compared_when_it_stands(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ahead = Speaker()
+    ahead = RecordSource()
     told = [ahead.events(store(number)) for number in range(1, 4)]
     with replicas(told, told[:1]) as made:
         rest = iter(told[1:])
@@ -235,7 +235,7 @@ class OddPublisher(publisher_pb2_grpc.PublisherServicer):
     ("batch", "says"),
     [
         (b"\xff\xff", "its snapshot cannot be read"),
-        (pb.Batch(snapshot={"tier": 9, "parts": 1}).SerializeToString(), "a tier that is none"),  # pyright: ignore[reportArgumentType] - no tier
+        (pb.Batch(snapshot={"tier": 9, "parts": 1}).SerializeToString(), "an unknown tier"),  # pyright: ignore[reportArgumentType] - no tier
     ],
 )
 def test_a_publisher_whose_answer_makes_no_sense_is_named(

@@ -17,7 +17,6 @@ from kvatlas_events import (
     Header,
     Heartbeat,
     Load,
-    MalformedRecord,
     Remove,
     Shutdown,
     ShutdownReason,
@@ -25,8 +24,7 @@ from kvatlas_events import (
     Store,
     Tier,
     TierDigest,
-    Worker,
-    decode_batch,
+    WorkerKey,
     digest,
     encode_batch,
     snapshot_records,
@@ -34,6 +32,8 @@ from kvatlas_events import (
 from kvatlas_native import progress
 from kvatlas_wire import seal_record
 from kvatlas_wire.v1 import events_pb2 as pb
+from tests.headers import header
+from tests.reference.batch_decoder import MalformedRecord, decode_batch
 
 u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
@@ -42,7 +42,7 @@ tiers = st.sampled_from(Tier)
 hashes = arrays.arrays(np.uint64, st.integers(0, 300))
 headers = st.builds(
     Header,
-    worker=st.builds(Worker, u64, u32),
+    worker=st.builds(WorkerKey, u64, u32),
     epoch=u64,
     instance_id=u64,
     cell=texts,
@@ -94,16 +94,7 @@ batches = st.one_of(
     st.builds(Batch, header=headers, snapshot=parts),
     st.builds(Batch, header=headers, heartbeat=heartbeats),
 )
-HEADER = Header(
-    worker=Worker(7, 1),
-    epoch=5,
-    instance_id=9,
-    cell="cell",
-    model="model",
-    block_size=16,
-    hash_contract="contract",
-    publisher="host:1",
-)
+HEADER = header()
 
 
 def some_hashes(count: int) -> Hashes:

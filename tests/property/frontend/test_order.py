@@ -13,7 +13,7 @@ from kvatlas_frontend.routing.plugin import Kind, NoParams, PluginSpec, Services
 from kvatlas_frontend.routing.plugins import built_in
 from kvatlas_frontend.routing.profile import Profile, ProfileError
 from kvatlas_frontend.routing.registry import Registry
-from kvatlas_frontend.routing.slots import GIVEN
+from kvatlas_frontend.routing.slots import WRITTEN_BY_WORKFLOW
 
 
 class Nothing:
@@ -63,7 +63,7 @@ def test_writers_run_before_readers(reads: list[set[int]], seed: int) -> None:
     random.Random(seed).shuffle(specs)
     ordered = [step.spec for step in check(profile_of(specs), registry).steps[Kind.PREPARE]]
     assert sorted(spec.name for spec in ordered) == sorted(spec.name for spec in specs)
-    written: set[Slot[Any]] = set(GIVEN)
+    written: set[Slot[Any]] = set(WRITTEN_BY_WORKFLOW)
     for spec in ordered:
         assert written.issuperset(spec.reads)
         written.update(spec.writes)

@@ -7,9 +7,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
+from kvatlas_client import WorkerKey, WorkerState
+from kvatlas_frontend.fleet.load_tracker import Ticket
 from kvatlas_frontend.fleet.table import Fleet
-from kvatlas_frontend.fleet.tracker import Ticket
-from kvatlas_frontend.fleet.worker import FleetChange, WorkerKey, WorkerRecord, WorkerState
+from kvatlas_frontend.fleet.worker import FleetChange, WorkerRecord
 
 KEYS = st.builds(WorkerKey, st.integers(0, 30), st.integers(0, 1))
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kvatlas_mocker.cache import PrefixCache, Sequence
 from kvatlas_mocker.events import AllBlocksCleared, BlockRemoved, BlockStored
 from kvatlas_mocker.hashing import BlockHasher, HashKey
-from kvatlas_mocker.scheduler import Request, Scheduler, spoken_tokens
+from kvatlas_mocker.scheduler import Request, Scheduler, pseudorandom_tokens
 
 SIZE = 2
 HASHER = BlockHasher(seed="property", block_size=SIZE)
@@ -151,7 +151,7 @@ def test_every_request_ends_with_all_its_tokens_and_all_blocks_come_back(
             array("I", prompt),
             HashKey(),
             output_max=output,
-            output=spoken_tokens(sum(prompt), array("I", [0, 1])),
+            output=pseudorandom_tokens(sum(prompt), array("I", [0, 1])),
         )
         scheduler.add(request)
         said[request] = 0

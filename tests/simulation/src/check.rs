@@ -1,6 +1,7 @@
-//! What must hold: at any time no worker is credited with more than its engine held a little while ago;
-//! after quiet, every replica knows exactly what every engine holds.
+//! The invariants. At any time no worker is credited with more than its engine held a little while ago. After the faults
+//! every replica knows exactly what every engine holds.
 
+use kvatlas_engines::Tier;
 use kvatlas_mirror::TierDigest;
 use kvatlas_wire::v1;
 
@@ -11,47 +12,49 @@ use crate::record;
 use crate::replica::Replica;
 use crate::tree::{Set, Tree, blocks};
 
-/// What did not hold.
+/// A violated invariant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// When, in ms since the run's beginning.
+    /// Time in ms since the beginning of the run.
     pub at_ms: u64,
-    /// What, in words.
+    /// Description.
     pub what: String,
 }
 
-/// Whether no set that was taken for whole differed from what its publisher said at the same event.
+/// Checks that no whole set ever differed from its publisher's digest.
 ///
 /// # Errors
-/// How often that was not so.
-pub fn unmistaken(replica: &Replica, name: usize) -> Result<(), String> {
+/// The number of differing digests.
+pub fn no_digest_differs(replica: &Replica, name: usize) -> Result<(), String> {
     match replica.digests_mismatched() {
         0 => Ok(()),
         count => Err(format!("replica {name} found {count} digests that differ")),
     }
 }
 
-/// Whether workers that are out for lack of memory hold nothing and claim nothing: a set that lacks what was passed
-/// over is not the effect of any event, and whoever starts from it must not take it for that.
+/// Checks that evicted workers hold no block and count no event as applied. A set that lacks skipped events is not the
+/// effect of any event, and a replica that starts from it must not believe so.
 ///
 /// # Errors
-/// Which of them does.
-pub fn modest(replica: &Replica, name: usize) -> Result<(), String> {
-    let mut infos = replica.put_out().filter_map(|worker| replica.info(worker));
+/// The worker that does.
+pub fn evicted_claim_nothing(replica: &Replica, name: usize) -> Result<(), String> {
+    let mut infos = replica.evicted().filter_map(|worker| replica.info(worker));
     let claims = infos.find(|info| {
         let is_out = info.state == i32::from(v1::WorkerState::OverBudget);
         is_out && (info.blocks, info.last_event_id) != (0, 0)
     });
     claims.map_or(Ok(()), |info| {
-        Err(format!("replica {name} has put out a worker, as {info:?}"))
+        Err(format!(
+            "replica {name} has evicted a worker, and lists {info:?}"
+        ))
     })
 }
 
-/// Whether a prompt's matches are true, or were not so long ago.
+/// Checks that a prompt's matches are true, or were true a little while ago.
 ///
 /// # Errors
-/// Who is credited with what.
-pub fn credits(
+/// The worker that is credited with too much.
+pub fn credits_are_true(
     replica: &mut Replica,
     name: usize,
     (engines, publishers): (&[Engine], &[Publisher]),
@@ -59,13 +62,16 @@ pub fn credits(
     block: usize,
 ) -> Result<(), String> {
     let Some(since_ms) = replica.moment_before(STALE_MS_MAX) else {
-        return Ok(()); // it has not yet read the log's head for so long
+        return Ok(()); // it has not read the logs' heads for that long yet
     };
     let prompt = tree.prompt(block);
     let hashes: Vec<u64> = prompt.iter().map(|&block| tree.hashes[block]).collect();
     for (worker, depth) in replica.find(&hashes, false) {
-        let voices = publishers.iter().filter(|voice| voice.worker == worker);
-        let held = voices.map(|voice| engines[voice.engine].depth_since(tree, &prompt, since_ms));
+        let own = publishers
+            .iter()
+            .filter(|publisher| publisher.worker == worker);
+        let held =
+            own.map(|publisher| engines[publisher.engine].depth_since(tree, &prompt, since_ms));
         let held = held.max().unwrap_or_default();
         if depth > held {
             return Err(format!(
@@ -76,84 +82,93 @@ pub fn credits(
     Ok(())
 }
 
-/// Who speaks for a worker, and what is then to be known of it.
+/// The publisher that a worker is followed by, and the set that replicas must know.
 #[derive(Clone, Copy)]
-struct Voice<'a> {
+struct ActivePublisher<'a> {
     publisher: &'a Publisher,
-    /// Of its engine, what it can know and a prompt can reach, by tier.
+    /// The part of its engine's cache that it can know and a prompt can reach, by tier.
     truth: [Set; TIERS],
-    /// Somebody opened a higher epoch and is silent now: who has heard of it believes nobody.
+    /// Whether a publisher that is silent now opened a higher epoch. A replica that has seen it follows nobody.
     is_contested: bool,
 }
 
-fn voice_of<'a>(
+fn active_publisher<'a>(
     worker: u64,
     (engines, publishers): (&[Engine], &'a [Publisher]),
     tree: &Tree,
-) -> Option<Voice<'a>> {
-    let all = || publishers.iter().filter(|voice| voice.worker == worker);
-    let speaks = |voice: &&Publisher| {
-        engines[voice.engine].up && voice.up && !voice.left && voice.epoch().is_some()
+) -> Option<ActivePublisher<'a>> {
+    let all = || {
+        publishers
+            .iter()
+            .filter(|publisher| publisher.worker == worker)
     };
-    let publisher = all().filter(speaks).max_by_key(|voice| voice.epoch())?;
+    let is_active = |publisher: &&Publisher| {
+        engines[publisher.engine].is_up
+            && publisher.is_up
+            && !publisher.has_left
+            && publisher.epoch().is_some()
+    };
+    let publisher = all()
+        .filter(is_active)
+        .max_by_key(|publisher| publisher.epoch())?;
     let epoch = publisher.epoch().unwrap_or_default();
     let known = publisher.knowable(&engines[publisher.engine], tree);
-    Some(Voice {
+    Some(ActivePublisher {
         publisher,
         truth: known.reachable(tree),
-        is_contested: all().any(|voice| voice.highest_epoch() > epoch),
+        is_contested: all().any(|publisher| publisher.highest_epoch() > epoch),
     })
 }
 
-/// Whether the mirrors that speak publish exactly what they can know.
+/// Checks that the mirrors of active publishers publish exactly what they can know.
 ///
 /// # Errors
-/// Whose does not.
-pub fn mirrored(
+/// The worker whose mirror differs.
+pub fn mirrors_are_exact(
     workers: usize,
     (engines, publishers): (&[Engine], &[Publisher]),
     tree: &Tree,
 ) -> Result<(), String> {
     for worker in 0..workers as u64 {
-        let Some(voice) = voice_of(worker, (engines, publishers), tree) else {
+        let Some(active) = active_publisher(worker, (engines, publishers), tree) else {
             continue;
         };
-        let mirror = voice
+        let mirror = active
             .publisher
-            .life
+            .open_epoch
             .as_ref()
-            .map(|life| &life.mirror.mirror);
-        let said = mirror.map(|mirror| record::digests(mirror.digests()));
-        let held = record::digests(digests(voice.truth, tree));
-        if said.as_ref() != Some(&held) {
+            .map(|open_epoch| &open_epoch.mirror.mirror);
+        let published = mirror.map(|mirror| record::digests(mirror.digests()));
+        let held = record::digests(digests(active.truth, tree));
+        if published.as_ref() != Some(&held) {
             return Err(format!(
-                "the mirror of worker {worker} publishes {said:?}, its engine holds {held:?}"
+                "the mirror of worker {worker} publishes {published:?}, its engine holds {held:?}"
             ));
         }
     }
     Ok(())
 }
 
-/// Whether a replica knows exactly what all engines hold, those included that had no room for a while.
+/// Checks that a replica knows exactly what all engines hold, including workers that were evicted for a while.
 ///
 /// # Errors
-/// What it has wrong.
-pub fn healed(
+/// The difference.
+pub fn replica_is_exact(
     replica: &mut Replica,
     name: usize,
     workers: usize,
-    voices: (&[Engine], &[Publisher]),
+    sources: (&[Engine], &[Publisher]),
     tree: &Tree,
 ) -> Result<(), String> {
     if !replica.is_ready() {
         return Err(format!("replica {name} is not ready"));
     }
-    unmistaken(replica, name)?;
+    no_digest_differs(replica, name)?;
     let mut held: Vec<(u64, Set)> = Vec::new();
     for worker in 0..workers as u64 {
-        let voice = voice_of(worker, voices, tree);
-        if let Some(voice) = listed(replica, name, worker, voice, tree)? {
-            let all = voice.truth.into_iter().fold(0, |all, tier| all | tier);
+        let active = active_publisher(worker, sources, tree);
+        if let Some(active) = listed(replica, name, worker, active, tree)? {
+            let all = active.truth.into_iter().fold(0, |all, tier| all | tier);
             held.push((worker, all));
         }
     }
@@ -177,14 +192,14 @@ pub fn healed(
     Ok(())
 }
 
-/// Whether a worker is listed as it should be; returns who it is known by, if it matches.
+/// Checks how a worker is listed; returns its publisher if it is matched.
 fn listed<'a>(
     replica: &Replica,
     name: usize,
     worker: u64,
-    voice: Option<Voice<'a>>,
+    active: Option<ActivePublisher<'a>>,
     tree: &Tree,
-) -> Result<Option<Voice<'a>>, String> {
+) -> Result<Option<ActivePublisher<'a>>, String> {
     let status = replica.cell.status();
     let found = status.workers.into_iter().find(|status| {
         let key = status.info.as_ref().and_then(|info| info.worker);
@@ -192,25 +207,25 @@ fn listed<'a>(
     });
     let info = found.as_ref().and_then(|found| found.info.as_ref());
     let is_live = info.is_some_and(|info| info.state == i32::from(v1::WorkerState::Live));
-    let may_be_silent = voice.as_ref().is_none_or(|voice| voice.is_contested);
-    let (Some(voice), true) = (voice.as_ref(), is_live) else {
+    let may_be_silent = active.as_ref().is_none_or(|active| active.is_contested);
+    let (Some(active), true) = (active.as_ref(), is_live) else {
         return if may_be_silent && !is_live {
             Ok(None)
         } else {
-            let speaks = voice.map(|voice| voice.publisher.epoch());
+            let epoch = active.map(|active| active.publisher.epoch());
             Err(format!(
-                "replica {name} has worker {worker}, which speaks in {speaks:?}, as {info:?}"
+                "replica {name} has worker {worker}, whose publisher has epoch {epoch:?}, as {info:?}"
             ))
         };
     };
     let epoch = info.map(|info| info.epoch);
-    if epoch != voice.publisher.epoch() {
+    if epoch != active.publisher.epoch() {
         return Err(format!(
             "replica {name} has worker {worker} in epoch {epoch:?}, not {:?}",
-            voice.publisher.epoch()
+            active.publisher.epoch()
         ));
     }
-    let theirs = record::digests(digests(voice.truth, tree));
+    let theirs = record::digests(digests(active.truth, tree));
     let theirs: Vec<_> = theirs.into_iter().filter(|tier| tier.blocks > 0).collect();
     let ours = found.as_ref().map(|found| &found.digests[..]);
     let ours = ours.unwrap_or_default();
@@ -219,12 +234,12 @@ fn listed<'a>(
             "replica {name} has of worker {worker} {ours:?}, its engine {theirs:?}"
         ));
     }
-    Ok(Some(*voice))
+    Ok(Some(*active))
 }
 
 /// Number and XOR of the sequence hashes of sets of blocks.
-fn digests(sets: [Set; TIERS], tree: &Tree) -> [TierDigest; kvatlas_mirror::TIERS.len()] {
-    let mut digests = [TierDigest::default(); kvatlas_mirror::TIERS.len()];
+fn digests(sets: [Set; TIERS], tree: &Tree) -> [TierDigest; Tier::COUNT] {
+    let mut digests = [TierDigest::default(); Tier::COUNT];
     for (digest, set) in digests.iter_mut().zip(sets) {
         digest.blocks = u64::from(set.count_ones());
         digest.digest = blocks(set).fold(0, |xor, block| xor ^ tree.hashes[block]);

@@ -1,4 +1,4 @@
-//! An engine's cache, as it truly is, and the stream in which it tells its publisher.
+//! An engine's true cache, and the stream of events that it publishes.
 
 use crate::rng::Rng;
 use crate::tree::{Set, Tree, blocks, has};
@@ -6,68 +6,68 @@ use crate::tree::{Set, Tree, blocks, has};
 /// Tiers in use: device and host.
 pub const TIERS: usize = 2;
 
-/// What an engine tells at once.
-pub type Message = Vec<Told>;
+/// The events of one message.
+pub type Message = Vec<CacheEvent>;
 
-/// What an engine tells of its cache.
+/// A change of an engine's cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
-    /// A block with its tokens.
+pub enum CacheEvent {
+    /// A block is stored; the event carries its tokens.
     Stored(usize),
-    /// A block came to the host's memory; only its hash is told.
+    /// A block is copied to the host's memory; the event carries only its hash.
     Offloaded(usize),
-    /// A block left a tier.
+    /// A block is removed from a tier.
     Removed(usize, usize),
-    /// Everything left.
+    /// All tiers are emptied.
     Cleared,
 }
 
-/// What somebody who heard the stream, perhaps not from its beginning, can know of a cache: what the
-/// mirror is defined to publish is what of this can be reached.
+/// The part of a cache that a follower of the stream can know, perhaps not from its beginning. By definition the
+/// mirror publishes the reachable part of it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Cache {
-    /// By tier.
+    /// Blocks by tier.
     pub tiers: [Set; TIERS],
 }
 
 impl Cache {
-    /// On any tier.
+    /// Blocks on any tier.
     #[must_use]
     pub fn held(&self) -> Set {
         self.tiers[0] | self.tiers[1]
     }
 
-    /// What of it can be reached, by tier.
+    /// Blocks that a prompt can reach from its first block, by tier.
     #[must_use]
     pub fn reachable(&self, tree: &Tree) -> [Set; TIERS] {
         let reached = tree.reachable(self.held());
         self.tiers.map(|tier| tier & reached)
     }
 
-    /// Hear a message.
-    pub fn hear_all(&mut self, message: &[Told], tree: &Tree) {
-        for &told in message {
-            self.hear(told, tree);
+    /// Applies a message.
+    pub fn apply_all(&mut self, message: &[CacheEvent], tree: &Tree) {
+        for &event in message {
+            self.apply(event, tree);
         }
     }
 
-    /// Hear of a change. A block under a parent that was never heard of has no known prefix, and a
-    /// hash that was never heard of has no tokens.
-    pub fn hear(&mut self, told: Told, tree: &Tree) {
+    /// Applies a change. A block with an unknown parent has no known prefix, and an unknown hash has no
+    /// tokens.
+    pub fn apply(&mut self, event: CacheEvent, tree: &Tree) {
         let known = self.held();
-        match told {
-            Told::Stored(block) => {
+        match event {
+            CacheEvent::Stored(block) => {
                 if tree.parent(block).is_none_or(|parent| has(known, parent)) {
                     self.tiers[0] |= 1 << block;
                 }
             }
-            Told::Offloaded(block) => {
+            CacheEvent::Offloaded(block) => {
                 if has(known, block) {
                     self.tiers[1] |= 1 << block;
                 }
             }
-            Told::Removed(block, tier) => self.tiers[tier] &= !(1 << block),
-            Told::Cleared => self.tiers = [0; TIERS],
+            CacheEvent::Removed(block, tier) => self.tiers[tier] &= !(1 << block),
+            CacheEvent::Cleared => self.tiers = [0; TIERS],
         }
     }
 }
@@ -75,42 +75,42 @@ impl Cache {
 /// One engine.
 #[derive(Debug)]
 pub struct Engine {
-    /// It runs.
-    pub up: bool,
-    /// How often it started.
+    /// Whether it runs.
+    pub is_up: bool,
+    /// Number of its starts.
     pub generation: u32,
-    /// All it told since it started.
+    /// All messages since its start.
     pub stream: Vec<Message>,
-    /// What it holds.
+    /// Its true content.
     cache: Cache,
-    saying: Message,
+    pending: Message,
     capacity: u32,
-    /// Since when it held what could be matched, oldest first.
+    /// The reachable blocks, by the time from which it held them; oldest first.
     history: Vec<(u64, Set)>,
 }
 
 impl Engine {
-    /// Running and empty.
+    /// A running engine with an empty cache.
     #[must_use]
     pub fn new(rng: &mut Rng) -> Self {
         Self {
-            up: true,
+            is_up: true,
             generation: 1,
             stream: Vec::new(),
             cache: Cache::default(),
-            saying: Message::new(),
+            pending: Message::new(),
             capacity: rng.between(4, 40) as u32,
             history: vec![(0, 0)],
         }
     }
 
-    /// A prompt is served, or memory is needed elsewhere.
+    /// Serves a prompt, evicts or offloads a block, or clears the cache.
     pub fn work(&mut self, tree: &Tree, rng: &mut Rng, now_ms: u64) {
         match rng.below(20) {
             0..=11 => {
                 for block in tree.prompt(rng.below(tree.len())) {
                     if !has(self.cache.tiers[0], block) {
-                        self.tell(Told::Stored(block), tree, now_ms);
+                        self.publish(CacheEvent::Stored(block), tree, now_ms);
                     }
                 }
                 while self.cache.tiers[0].count_ones() > self.capacity {
@@ -122,41 +122,40 @@ impl Engine {
             17 | 18 => {
                 let only_here = self.cache.tiers[0] & !self.cache.tiers[1];
                 if let Some(block) = pick(only_here, rng) {
-                    self.tell(Told::Offloaded(block), tree, now_ms);
+                    self.publish(CacheEvent::Offloaded(block), tree, now_ms);
                 }
             }
-            _ if rng.chance(300) => self.tell(Told::Cleared, tree, now_ms),
+            _ if rng.chance(300) => self.publish(CacheEvent::Cleared, tree, now_ms),
             _ => {}
         }
-        if !self.saying.is_empty() {
-            self.stream.push(std::mem::take(&mut self.saying));
+        if !self.pending.is_empty() {
+            self.stream.push(std::mem::take(&mut self.pending));
         }
     }
 
-    /// It stops, and what it held is gone.
+    /// Stops, and loses the cache.
     pub fn stop(&mut self, now_ms: u64) {
-        self.up = false;
+        self.is_up = false;
         self.forget(now_ms);
     }
 
-    /// It starts, empty.
+    /// Starts with an empty cache.
     pub fn start(&mut self, now_ms: u64) {
-        self.up = true;
+        self.is_up = true;
         self.generation += 1;
         self.forget(now_ms);
     }
 
-    /// What somebody knows of it who knew `kept` and then heard all from this place of its stream on.
+    /// The cache as a follower knows it that knew `known` and then applied the stream from `position` on.
     #[must_use]
-    pub fn known_from(&self, kept: Cache, place: usize, tree: &Tree) -> Cache {
-        let mut known = kept;
-        for message in self.stream.iter().skip(place) {
-            known.hear_all(message, tree);
+    pub fn known_from(&self, mut known: Cache, position: usize, tree: &Tree) -> Cache {
+        for message in self.stream.iter().skip(position) {
+            known.apply_all(message, tree);
         }
         known
     }
 
-    /// The most of a prompt that it held at once, at any time from `since_ms` on.
+    /// The greatest depth of a prompt that it held at any time from `since_ms` on.
     #[must_use]
     pub fn depth_since(&self, tree: &Tree, prompt: &[usize], since_ms: u64) -> usize {
         let later = self.history.partition_point(|&(at, _)| at <= since_ms);
@@ -170,18 +169,18 @@ impl Engine {
 
     fn evict(&mut self, tier: usize, tree: &Tree, rng: &mut Rng, now_ms: u64) {
         if let Some(block) = pick(self.cache.tiers[tier], rng) {
-            self.tell(Told::Removed(block, tier), tree, now_ms);
+            self.publish(CacheEvent::Removed(block, tier), tree, now_ms);
         }
     }
 
-    fn tell(&mut self, told: Told, tree: &Tree, now_ms: u64) {
-        // A cache always hears of itself in full; who follows it may not.
-        if let Told::Stored(block) = told {
+    fn publish(&mut self, event: CacheEvent, tree: &Tree, now_ms: u64) {
+        // The engine's own cache is complete; a follower's may not be.
+        if let CacheEvent::Stored(block) = event {
             self.cache.tiers[0] |= 1 << block;
         } else {
-            self.cache.hear(told, tree);
+            self.cache.apply(event, tree);
         }
-        self.saying.push(told);
+        self.pending.push(event);
         let held = tree.reachable(self.cache.held());
         if self.history.last().is_none_or(|&(_, last)| last != held) {
             self.history.push((now_ms, held));

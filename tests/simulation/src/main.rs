@@ -1,9 +1,9 @@
-//! Runs seeds: `--seeds A..B`, or one of them, `--seed N --trace`, to see what happens in it.
+//! Runs seeds: `--seeds A..B`, or one of them with its steps, `--seed N --trace`.
 
 use std::process::ExitCode;
 
-use kvatlas_simulation::tally::Tally;
-use kvatlas_simulation::{Without, replay_command, run};
+use kvatlas_simulation::counts::Counts;
+use kvatlas_simulation::{Mutation, replay_command, run};
 
 const USAGE: &str =
     "usage: kvatlas-simulation (--seeds A..B | --seed N) [--trace] [--without RULE]";
@@ -11,14 +11,14 @@ const USAGE: &str =
 struct Flags {
     seeds: std::ops::Range<u64>,
     trace: bool,
-    without: Option<Without>,
+    mutation: Option<Mutation>,
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Option<Flags> {
     let mut flags = Flags {
         seeds: 0..1_000,
         trace: false,
-        without: None,
+        mutation: None,
     };
     while let Some(word) = words.next() {
         match word.as_str() {
@@ -33,7 +33,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Option<Flags> {
             }
             "--trace" => flags.trace = true,
             "--without" => {
-                flags.without = Some(Without::named(&words.next()?)?);
+                flags.mutation = Some(Mutation::named(&words.next()?)?);
             }
             _ => return None,
         }
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let (mut failed, mut appended, mut attempts) = (0_u64, 0, 0);
-    let mut tally = Tally::default();
+    let mut counts = Counts::default();
     let (first, end) = (flags.seeds.start, flags.seeds.end);
     for seed in flags.seeds {
         let mut trace = |at_ms: u64, what: String| {
@@ -55,9 +55,9 @@ fn main() -> ExitCode {
                 println!("{at_ms:>6} ms  {what}");
             }
         };
-        let report = run(seed, flags.without, &mut trace);
+        let report = run(seed, flags.mutation, &mut trace);
         appended += report.appended;
-        tally.merge(&report.tally);
+        counts.merge(&report.counts);
         attempts += report.attempts;
         if let Some(failure) = report.failure {
             failed += 1;
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
                 "seed {seed} fails after {} ms: {}",
                 failure.at_ms, failure.what
             );
-            println!("  {}", replay_command(seed, flags.without));
+            println!("  {}", replay_command(seed, flags.mutation));
         }
     }
     let seeds = end.saturating_sub(first);
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
         "{seeds} seeds from {first} to {}, {failed} failed; {appended} records, {attempts} recoveries",
         end.saturating_sub(1)
     );
-    for (what, times) in tally.iter() {
+    for (what, times) in counts.iter() {
         println!("{times:>10}  {what}");
     }
     if failed == 0 {

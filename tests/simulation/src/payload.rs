@@ -1,24 +1,24 @@
-//! An engine's messages as its publisher gets them: msgpack, as vLLM encodes it.
+//! Encodes an engine's messages in msgpack, like vLLM.
 //!
-//! A chain of blocks is one event, as engines tell it, and engines name blocks by hashes of their own.
+//! A chain of blocks is one event, and engines name blocks by hashes of their own.
 
-use crate::engine::Told;
+use crate::engine::CacheEvent;
 use crate::record::BLOCK_SIZE;
 use crate::tree::Tree;
 
 const MEDIA: [&str; 2] = ["GPU", "CPU"];
-/// Engine hashes are not ours: any injection will do.
+/// Engine hashes differ from sequence hashes; any injective function will do.
 const ENGINE_HASH_FIRST: u64 = 0x5eed_0000_0000;
 
-/// One message that tells this, in order.
+/// One message with these events, in order.
 #[must_use]
-pub fn payload(told: &[Told], tree: &Tree) -> Vec<u8> {
+pub fn payload(changes: &[CacheEvent], tree: &Tree) -> Vec<u8> {
     let mut events = Vec::new();
     let mut count = 0;
-    let mut rest = told;
+    let mut rest = changes;
     while let [first, ..] = rest {
         let length = match *first {
-            Told::Stored(_) => chain_length(rest, tree),
+            CacheEvent::Stored(_) => chain_length(rest, tree),
             _ => 1,
         };
         let (these, after) = rest.split_at(length);
@@ -34,21 +34,23 @@ pub fn payload(told: &[Told], tree: &Tree) -> Vec<u8> {
     out
 }
 
-/// How many of these, from the first on, are stored as one chain.
-fn chain_length(told: &[Told], tree: &Tree) -> usize {
-    let follows = |pair: &[Told]| match pair {
-        [Told::Stored(above), Told::Stored(block)] => tree.parent(*block) == Some(*above),
+/// Number of leading events that are stored as one chain.
+fn chain_length(changes: &[CacheEvent], tree: &Tree) -> usize {
+    let follows = |pair: &[CacheEvent]| match pair {
+        [CacheEvent::Stored(above), CacheEvent::Stored(block)] => {
+            tree.parent(*block) == Some(*above)
+        }
         _ => false,
     };
-    1 + told.windows(2).take_while(|pair| follows(pair)).count()
+    1 + changes.windows(2).take_while(|pair| follows(pair)).count()
 }
 
-fn event(told: &[Told], tree: &Tree, out: &mut Vec<u8>) {
-    match told[0] {
-        Told::Stored(first) => {
+fn event(changes: &[CacheEvent], tree: &Tree, out: &mut Vec<u8>) {
+    match changes[0] {
+        CacheEvent::Stored(first) => {
             let blocks = || {
-                told.iter().filter_map(|told| match told {
-                    Told::Stored(block) => Some(*block),
+                changes.iter().filter_map(|changes| match changes {
+                    CacheEvent::Stored(block) => Some(*block),
                     _ => None,
                 })
             };
@@ -59,8 +61,8 @@ fn event(told: &[Told], tree: &Tree, out: &mut Vec<u8>) {
             let hashes: Vec<u64> = blocks().map(engine_hash).collect();
             stored(&hashes, tree.parent(first), &tokens, 0, out);
         }
-        Told::Offloaded(block) => stored(&[engine_hash(block)], None, &[], 1, out),
-        Told::Removed(block, tier) => {
+        CacheEvent::Offloaded(block) => stored(&[engine_hash(block)], None, &[], 1, out),
+        CacheEvent::Removed(block, tier) => {
             out.push(0x83);
             text("type", out);
             text("BlockRemoved", out);
@@ -69,7 +71,7 @@ fn event(told: &[Told], tree: &Tree, out: &mut Vec<u8>) {
             text("medium", out);
             text(MEDIA[tier], out);
         }
-        Told::Cleared => {
+        CacheEvent::Cleared => {
             out.push(0x81);
             text("type", out);
             text("AllBlocksCleared", out);
@@ -117,7 +119,7 @@ fn number(value: u64, out: &mut Vec<u8>) {
     out.extend(value.to_be_bytes());
 }
 
-/// All our texts are short.
+/// Writes a short text.
 fn text(value: &str, out: &mut Vec<u8>) {
     out.push(0xa0 | value.len() as u8);
     out.extend(value.as_bytes());

@@ -1,58 +1,58 @@
-//! What kind of run a seed means: sizes, and how often what goes wrong.
+//! The kind of run that a seed stands for: sizes, and rates of faults.
 
 use crate::rng::Rng;
 
-/// When the run begins, on the wall clock of nobody in particular.
+/// The beginning of the run, on a wall clock without skew.
 pub const START_MS: u64 = 1_700_000_000_000;
-/// How long a worker may be silent.
+/// Lease of a worker.
 pub const LEASE_MS: u64 = 3_000;
-/// How long a gap may stay open.
+/// Time that a gap may stay open.
 pub const HOLD_BACK_MS: u64 = 800;
-/// How long a worker may recover before its set is emptied.
+/// Time that a worker may recover before its set is emptied.
 pub const RECOVER_MS: u64 = 4_000;
-/// Between two heartbeats.
+/// Interval of heartbeats.
 pub const BEAT_MS: u64 = 700;
-/// Between two ticks of a replica.
+/// Interval of a replica's ticks.
 pub const TICK_MS: u64 = 200;
-/// After the faults stop, so long until everything must be healed: the longest pause of a recovery
-/// and of a delivery, a lease, a recovery given up, and some.
+/// Time after the faults until everything must be exact: the longest pauses of a recovery and of a delivery, a lease, a
+/// recovery given up, and a margin.
 pub const QUIET_MS: u64 = 14_000;
-/// A match may be out of date by so much of the time in which its replica read the log's head: a
-/// lease, a gap held back, a gap found by a heartbeat, a delivery's longest pause, a delay.
+/// Greatest staleness of a match, in time during which its replica read the logs' heads: a lease, a gap held back, a gap
+/// found by a heartbeat, a delivery's longest pause, and a delay.
 pub const STALE_MS_MAX: u64 = LEASE_MS + 2 * HOLD_BACK_MS + 2 * BEAT_MS + 2_000;
 
-/// A rule that is switched off, by tampering with what a replica, or a mirror, takes in.
+/// A rule that is switched off by changing the input of a replica or a mirror.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Without {
-    /// What was applied counts as new when it comes again.
+pub enum Mutation {
+    /// A repeated event counts as new.
     Dedup,
-    /// What an older epoch says counts as the current one's.
+    /// Records of an older epoch count as the current one's.
     Fencing,
-    /// What is missing before an event is passed over.
+    /// Missing events before a batch are ignored.
     GapCheck,
-    /// A state that was taken while events were applied counts as the effect of all of these.
+    /// A state that was captured while events were applied counts as the effect of all of them.
     Convergence,
-    /// What a worker passed over, being out for lack of memory, counts as applied where its state is started from.
-    PassingOver,
-    /// Half a state counts as a whole one.
-    Refusal,
-    /// Of neighbours that go nobody hears: there is no room again.
-    Room,
-    /// A mirror does not hear of what its engine offloads.
-    Mirroring,
+    /// Events that an evicted worker skipped count as applied in a replica that starts from its state.
+    SkippedEvents,
+    /// Half of a state counts as a whole one.
+    IncompleteStates,
+    /// The memory pressure never ends, so no evicted worker comes back.
+    Readmission,
+    /// A mirror does not see what its engine offloads.
+    Offloads,
 }
 
-impl Without {
+impl Mutation {
     /// All rules, by name.
     pub const ALL: [(&str, Self); 8] = [
         ("dedup", Self::Dedup),
         ("fencing", Self::Fencing),
         ("gap-check", Self::GapCheck),
         ("convergence", Self::Convergence),
-        ("passing-over", Self::PassingOver),
-        ("refusal", Self::Refusal),
-        ("room", Self::Room),
-        ("mirroring", Self::Mirroring),
+        ("skipped-events", Self::SkippedEvents),
+        ("incomplete-states", Self::IncompleteStates),
+        ("readmission", Self::Readmission),
+        ("offloads", Self::Offloads),
     ];
 
     /// The rule of this name.
@@ -63,29 +63,29 @@ impl Without {
     }
 }
 
-/// What shows a run again.
+/// The command that repeats a run.
 #[must_use]
-pub fn replay_command(seed: u64, without: Option<Without>) -> String {
-    let mut rules = Without::ALL.into_iter();
-    let named = rules.find(|&(_, rule)| Some(rule) == without);
+pub fn replay_command(seed: u64, mutation: Option<Mutation>) -> String {
+    let mut rules = Mutation::ALL.into_iter();
+    let named = rules.find(|&(_, rule)| Some(rule) == mutation);
     let flag = named.map_or(String::new(), |(name, _)| format!(" --without {name}"));
     format!("cargo run --release -p kvatlas-simulation -- --seed {seed} --trace{flag}")
 }
 
-/// One run.
+/// The sizes and rates of one run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Engines, each with a publisher.
+    /// Number of engines, each with a publisher.
     pub workers: usize,
-    /// Replicas.
+    /// Number of replicas.
     pub replicas: usize,
-    /// Logs that carry the same records.
+    /// Number of logs; all carry the same records.
     pub logs: usize,
-    /// How long things go wrong.
+    /// Duration of the faults.
     pub busy_ms: u64,
-    /// Between two steps of an engine.
+    /// Mean pause between two steps of an engine.
     pub engine_ms: u64,
-    /// Between two looks of a publisher at its engine.
+    /// Interval at which a publisher follows its engine.
     pub follow_ms: u64,
     /// Events of one record.
     pub batch_events: usize,
@@ -93,44 +93,44 @@ pub struct Plan {
     pub part_hashes: usize,
     /// Numbered records that may wait in an outbox.
     pub outbox_records: usize,
-    /// Records kept for replays.
+    /// Records that a publisher keeps for replays.
     pub replay_records: usize,
-    /// Entries a log keeps.
+    /// Entries that a log keeps.
     pub log_records: usize,
-    /// Records a replica takes at once, and how long it takes over them: it may be slow.
+    /// Records that a replica reads at once.
     pub read_records: usize,
-    /// Between two reads.
+    /// Mean pause between two reads; a replica may be slow.
     pub read_ms: u64,
-    /// Publishers push to the replicas, too.
+    /// Whether publishers push to the replicas, too.
     pub direct: bool,
-    /// About how long after a state of a replica is kept the next one is; none: it keeps none.
-    pub keep_ms: Option<u64>,
-    /// Of the memory that neighbours take, how much there is for them; none: all that they like.
-    pub room_per_mille: Option<u64>,
-    /// Bytes of the index, when a replica's memory is short.
+    /// Mean pause between two saved states of a replica; None: it saves none.
+    pub save_ms: Option<u64>,
+    /// Share of the memory that small workers need which there is, in thousandths; None: there is enough.
+    pub memory_per_mille: Option<u64>,
+    /// Memory budget of a replica's index.
     pub memory_bytes_max: usize,
-    /// Publishers have a state directory.
+    /// Whether publishers have a state directory.
     pub checkpoints: bool,
-    /// Of a thousand records read: lost, come again, come late.
+    /// Lost records, of a thousand read.
     pub drop_per_mille: u64,
-    /// Come again.
+    /// Repeated records, of a thousand read.
     pub duplicate_per_mille: u64,
-    /// Come late, and so out of order.
+    /// Delayed records, of a thousand read; they come out of order.
     pub delay_per_mille: u64,
-    /// Of a thousand appends, stored and not acknowledged.
+    /// Appends that are stored and not acknowledged, of a thousand.
     pub lost_ack_per_mille: u64,
-    /// Of a thousand answers of a publisher, lost on the way.
+    /// Lost answers of publishers, of a thousand.
     pub lost_answer_per_mille: u64,
-    /// Between two larger faults: crashes, outages, lost data.
+    /// Mean pause between two larger faults: crashes, outages, lost data.
     pub fault_ms: u64,
-    /// Clocks differ by at most so much.
+    /// Greatest skew of a clock.
     pub skew_ms: u64,
-    /// The broken rule.
-    pub without: Option<Without>,
+    /// The rule that is switched off.
+    pub mutation: Option<Mutation>,
 }
 
 impl Plan {
-    /// Of a seed. Sizes are small, so that every bound is met.
+    /// Draws a plan. Sizes are small, so that every bound is met.
     #[must_use]
     pub fn draw(rng: &mut Rng) -> Self {
         let calm = rng.chance(100);
@@ -157,8 +157,8 @@ impl Plan {
             read_records: rng.between(2, 60) as usize,
             read_ms: rng.between(20, 300),
             direct: rng.chance(300),
-            keep_ms: rng.chance(600).then(|| rng.between(300, 4_000)),
-            room_per_mille: rng.chance(300).then(|| rng.between(50, 500)),
+            save_ms: rng.chance(600).then(|| rng.between(300, 4_000)),
+            memory_per_mille: rng.chance(300).then(|| rng.between(50, 500)),
             memory_bytes_max: 1 << 30,
             checkpoints: rng.chance(500),
             drop_per_mille: rates[0],
@@ -172,11 +172,11 @@ impl Plan {
                 rng.between(300, 4_000)
             },
             skew_ms: rng.between(0, 240_000),
-            without: None,
+            mutation: None,
         }
     }
 
-    /// A clock's difference.
+    /// Draws the skew of a clock.
     pub fn skew(&self, rng: &mut Rng) -> i64 {
         rng.between(0, 2 * self.skew_ms) as i64 - self.skew_ms as i64
     }

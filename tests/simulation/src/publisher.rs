@@ -1,38 +1,38 @@
-//! A publisher process: follows one engine through its lives, and answers who lost records.
+//! A publisher process: follows one engine through its restarts, and answers replicas that lost records.
 
 use std::collections::BTreeSet;
 
 use kvatlas_wire::v1::shutdown::Reason;
 
+use crate::delivery::Delivery;
 use crate::engine::{Cache, Engine};
-use crate::life::{Kept, Life};
 use crate::log::Record;
-use crate::outlet::Outlet;
+use crate::open_epoch::{MirrorCheckpoint, OpenEpoch};
 use crate::plan::Plan;
-use crate::record::Speaker;
+use crate::record::RecordEncoder;
 use crate::rng::Rng;
 use crate::tree::Tree;
 
-/// How long an engine may be silent before its publisher says that it is gone.
+/// Time without the engine after which its publisher ends the epoch.
 const ENGINE_GONE_MS: u64 = 1_000;
 
-/// What outlives a process that has a state directory.
+/// The checkpoint of a process that has a state directory.
 #[derive(Clone, Debug)]
 struct Checkpoint {
     generation: u32,
-    place: usize,
-    kept: Kept,
+    position: usize,
+    mirror: MirrorCheckpoint,
     epoch: u64,
 }
 
-/// Who an asker finds at a publisher's address.
+/// A publisher's answer to a replica.
 #[derive(Debug)]
 pub enum Answer {
-    /// Records.
+    /// The requested records.
     Records(Vec<Record>),
-    /// It is not there, or has no life to speak of.
+    /// The publisher does not run, or has no open epoch.
     Unreachable,
-    /// It does not have that.
+    /// It does not have the records.
     Declined,
 }
 
@@ -40,22 +40,23 @@ pub enum Answer {
 #[derive(Debug)]
 pub struct Publisher {
     name: usize,
-    /// For whom it speaks.
+    /// Its worker.
     pub worker: u64,
-    /// Which engine it follows.
+    /// The engine that it follows.
     pub engine: usize,
-    /// It runs.
-    pub up: bool,
-    /// It has left, or was told of a rival, and nobody starts it again.
-    pub left: bool,
-    /// The life that runs.
-    pub life: Option<Life>,
-    ended: Option<Life>,
-    /// One per log, and then one per replica if it pushes to these.
-    pub outlets: Vec<Outlet>,
+    /// Whether it runs.
+    pub is_up: bool,
+    /// Whether it has left, or was fenced by a rival, and is not started again.
+    pub has_left: bool,
+    /// The open epoch.
+    pub open_epoch: Option<OpenEpoch>,
+    ended_epoch: Option<OpenEpoch>,
+    /// One per log, and one per replica if it pushes to replicas.
+    pub deliveries: Vec<Delivery>,
     generation: u32,
-    place: usize,
-    /// What was known of the engine's cache where it began to follow, and from where on it hears all.
+    /// Number of messages applied of the engine's stream.
+    position: usize,
+    /// The known cache and the position in the stream at which it began to follow.
     base: (Cache, usize),
     engine_seen_ms: u64,
     instance: u64,
@@ -66,20 +67,20 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Running; it has heard of nothing.
+    /// A running publisher that knows nothing yet.
     #[must_use]
     pub fn new(name: usize, worker: u64, engine: usize, plan: &Plan, rng: &mut Rng) -> Self {
         let mut publisher = Self {
             name,
             worker,
             engine,
-            up: false,
-            left: false,
-            life: None,
-            ended: None,
-            outlets: Vec::new(),
+            is_up: false,
+            has_left: false,
+            open_epoch: None,
+            ended_epoch: None,
+            deliveries: Vec::new(),
             generation: 0,
-            place: 0,
+            position: 0,
             base: (Cache::default(), 0),
             engine_seen_ms: 0,
             instance: 0,
@@ -92,12 +93,12 @@ impl Publisher {
         publisher
     }
 
-    /// Follow the engine: hear what it told, and say it.
+    /// Applies the engine's new messages and queues the resulting records.
     pub fn follow(&mut self, engine: &Engine, plan: &Plan, tree: &Tree, now_ms: u64) {
-        if engine.up {
+        if engine.is_up {
             self.engine_seen_ms = now_ms;
         } else {
-            if self.life.is_some() && now_ms - self.engine_seen_ms > ENGINE_GONE_MS {
+            if self.open_epoch.is_some() && now_ms - self.engine_seen_ms > ENGINE_GONE_MS {
                 self.end(Reason::EngineGone, plan);
             }
             return;
@@ -108,108 +109,108 @@ impl Publisher {
             self.generation = engine.generation;
             self.begin_at(0, plan, now_ms);
             if is_restart {
-                self.beat(plan); // what the old life held is gone: do not wait to say so
+                self.send_heartbeat(plan); // replicas empty the old set at once
             }
-        } else if self.life.is_none() {
+        } else if self.open_epoch.is_none() {
             self.begin_at(0, plan, now_ms);
         }
-        let told = &engine.stream[self.place.min(engine.stream.len())..];
-        self.place = engine.stream.len();
-        if let Some(life) = &mut self.life {
-            for message in told {
-                life.hear(message, tree, plan.without);
+        let messages = &engine.stream[self.position.min(engine.stream.len())..];
+        self.position = engine.stream.len();
+        if let Some(open_epoch) = &mut self.open_epoch {
+            for message in messages {
+                open_epoch.apply(message, tree, plan.mutation);
             }
         }
         self.seal(plan);
     }
 
-    /// Say that it lives.
-    pub fn beat(&mut self, plan: &Plan) {
+    /// Queues a heartbeat.
+    pub fn send_heartbeat(&mut self, plan: &Plan) {
         self.seal(plan);
-        if let Some(life) = &self.life {
-            let record = life.heartbeat();
-            for outlet in &mut self.outlets {
-                outlet.push_heartbeat(&record);
+        if let Some(open_epoch) = &self.open_epoch {
+            let record = open_epoch.heartbeat();
+            for delivery in &mut self.deliveries {
+                delivery.push_heartbeat(&record);
             }
         }
     }
 
-    /// Keep what a later process may go on with.
-    pub fn keep(&mut self, plan: &Plan) {
+    /// Writes the checkpoint from which a later process may go on.
+    pub fn write_checkpoint(&mut self, plan: &Plan) {
         self.seal(plan);
-        if let Some(life) = self.life.as_ref().filter(|_| plan.checkpoints) {
+        if let Some(open_epoch) = self.open_epoch.as_ref().filter(|_| plan.checkpoints) {
             self.checkpoint = Some(Checkpoint {
                 generation: self.generation,
-                place: self.place,
-                kept: life.keep(),
-                epoch: life.speaker.epoch,
+                position: self.position,
+                mirror: open_epoch.checkpoint(),
+                epoch: open_epoch.encoder.epoch,
             });
         }
     }
 
-    /// It leaves in order; its last words are queued.
+    /// Leaves in order; the last record is queued.
     pub fn leave(&mut self, plan: &Plan) {
-        self.left = true;
-        if self.life.is_some() {
+        self.has_left = true;
+        if self.open_epoch.is_some() {
             self.end(Reason::PublisherLeaving, plan);
         }
     }
 
-    /// It is killed.
+    /// Is killed.
     pub fn crash(&mut self) {
-        self.up = false;
-        (self.life, self.ended) = (None, None);
-        self.outlets.clear();
+        self.is_up = false;
+        (self.open_epoch, self.ended_epoch) = (None, None);
+        self.deliveries.clear();
     }
 
-    /// A receiver has told it that its worker is in this epoch; true: that is a rival's, and it exits.
+    /// Handles a receiver's answer with a newer epoch. True: the epoch is a rival's, and this publisher exits.
     pub fn is_fenced_by(&mut self, epoch: u64) -> bool {
         let is_rival = !self.own_epochs.contains(&epoch);
         if is_rival {
-            self.left = true;
+            self.has_left = true;
             self.crash();
         }
         is_rival
     }
 
-    /// It starts. With memory, it goes on from its checkpoint; without, from the beginning of the engine's
-    /// stream, or, if `lost` says where the engine's own history begins by now, from there.
+    /// Starts. It goes on from its checkpoint, or from the beginning of the engine's stream, or from `lost`: the generation
+    /// and position at which the engine's own history begins by now.
     pub fn start(&mut self, lost: Option<(u32, usize)>, plan: &Plan, rng: &mut Rng) {
-        self.up = true;
+        self.is_up = true;
         self.instance = rng.any();
         self.own_epochs.clear();
         let to_logs = (0..plan.logs).map(|_| None);
         let to_replicas = (0..plan.replicas).filter(|_| plan.direct).map(Some);
-        let outlets = to_logs.chain(to_replicas);
-        self.outlets = outlets
-            .map(|replica| Outlet::new(plan.outbox_records, replica))
+        let deliveries = to_logs.chain(to_replicas);
+        self.deliveries = deliveries
+            .map(|replica| Delivery::new(plan.outbox_records, replica))
             .collect();
-        (self.generation, self.place) = (0, 0);
+        (self.generation, self.position) = (0, 0);
         self.base = (Cache::default(), 0);
         if let Some(checkpoint) = &self.checkpoint {
             self.highest_epoch = checkpoint.epoch;
         }
-        if let Some((generation, place)) = lost {
-            (self.generation, self.place) = (generation, place);
-            self.base = (Cache::default(), place);
+        if let Some((generation, position)) = lost {
+            (self.generation, self.position) = (generation, position);
+            self.base = (Cache::default(), position);
             self.checkpoint = None;
         }
     }
 
-    /// Begin the life that a started process has before it hears of anything, if it can know by
-    /// itself that the engine is the one that it remembers. True: it goes on from its checkpoint.
+    /// Opens an epoch at the start if the engine is known to be the one that was followed before. True: the publisher goes
+    /// on from its checkpoint.
     pub fn resume(&mut self, engine: &Engine, plan: &Plan, now_ms: u64) -> bool {
-        if !engine.up {
-            (self.generation, self.place) = (0, 0);
+        if !engine.is_up {
+            (self.generation, self.position) = (0, 0);
             self.base = (Cache::default(), 0);
             return false;
         }
         let checkpoint = self.checkpoint.take();
-        let is_of_this = |kept: &Checkpoint| kept.generation == engine.generation;
+        let is_of_this = |checkpoint: &Checkpoint| checkpoint.generation == engine.generation;
         if let Some(found) = checkpoint.filter(is_of_this) {
-            (self.generation, self.place) = (found.generation, found.place);
-            self.base = (found.kept.heard, found.place);
-            self.begin(Some(&found.kept), plan, now_ms);
+            (self.generation, self.position) = (found.generation, found.position);
+            self.base = (found.mirror.expected, found.position);
+            self.begin(Some(&found.mirror), plan, now_ms);
             self.checkpoint = Some(found);
             return true;
         }
@@ -219,41 +220,48 @@ impl Publisher {
         false
     }
 
-    /// What this process can know of its engine's cache once it has heard all that was told.
+    /// The part of the engine's cache that this process can know from all messages.
     #[must_use]
     pub fn knowable(&self, engine: &Engine, tree: &Tree) -> Cache {
-        let (kept, place) = self.base;
-        engine.known_from(kept, place, tree)
+        let (known, position) = self.base;
+        engine.known_from(known, position, tree)
     }
 
-    /// As `Replay` answers.
+    /// Answers `Replay`.
     pub fn replay(&mut self, epoch: u64, from: u64, plan: &Plan) -> Answer {
         self.seal(plan);
-        match &self.life {
+        match &self.open_epoch {
             None => Answer::Unreachable,
-            Some(life) if life.speaker.epoch != epoch => Answer::Declined,
-            Some(life) => life.since(from).map_or(Answer::Declined, Answer::Records),
+            Some(open_epoch) if open_epoch.encoder.epoch != epoch => Answer::Declined,
+            Some(open_epoch) => open_epoch
+                .since(from)
+                .map_or(Answer::Declined, Answer::Records),
         }
     }
 
-    /// As `Snapshot` answers.
+    /// Answers `Snapshot`.
     pub fn snapshot(&mut self, plan: &Plan) -> Answer {
         self.seal(plan);
-        let records = |life: &Life| Answer::Records(life.snapshot(plan.part_hashes));
-        self.life.as_ref().map_or(Answer::Unreachable, records)
+        let records =
+            |open_epoch: &OpenEpoch| Answer::Records(open_epoch.snapshot(plan.part_hashes));
+        self.open_epoch
+            .as_ref()
+            .map_or(Answer::Unreachable, records)
     }
 
-    /// For a delivery: of this moment, of the life that runs or ran last.
+    /// The snapshot for a delivery: of the open epoch, or of the last one.
     #[must_use]
-    pub fn snapshot_of_this_moment(&self, plan: &Plan) -> Vec<Record> {
-        let life = self.life.as_ref().or(self.ended.as_ref());
-        life.map_or_else(Vec::new, |life| life.snapshot(plan.part_hashes))
+    pub fn delivery_snapshot(&self, plan: &Plan) -> Vec<Record> {
+        let open_epoch = self.open_epoch.as_ref().or(self.ended_epoch.as_ref());
+        open_epoch.map_or_else(Vec::new, |open_epoch| open_epoch.snapshot(plan.part_hashes))
     }
 
-    /// The epoch that runs.
+    /// The number of the open epoch.
     #[must_use]
     pub fn epoch(&self) -> Option<u64> {
-        self.life.as_ref().map(|life| life.speaker.epoch)
+        self.open_epoch
+            .as_ref()
+            .map(|open_epoch| open_epoch.encoder.epoch)
     }
 
     /// The highest epoch that it has opened.
@@ -262,51 +270,53 @@ impl Publisher {
         self.highest_epoch
     }
 
-    /// Seal and queue what waits.
+    /// Seals and queues pending events.
     pub fn seal(&mut self, plan: &Plan) {
-        let Some(life) = &mut self.life else { return };
-        for record in life.seal(plan.batch_events) {
-            for outlet in &mut self.outlets {
-                outlet.push(&record);
+        let Some(open_epoch) = &mut self.open_epoch else {
+            return;
+        };
+        for record in open_epoch.seal(plan.batch_events) {
+            for delivery in &mut self.deliveries {
+                delivery.push(&record);
             }
         }
     }
 
-    fn begin_at(&mut self, place: usize, plan: &Plan, now_ms: u64) {
-        self.place = place;
-        self.base = (Cache::default(), place);
+    fn begin_at(&mut self, position: usize, plan: &Plan, now_ms: u64) {
+        self.position = position;
+        self.base = (Cache::default(), position);
         self.begin(None, plan, now_ms);
     }
 
-    fn begin(&mut self, kept: Option<&Kept>, plan: &Plan, now_ms: u64) {
+    fn begin(&mut self, checkpoint: Option<&MirrorCheckpoint>, plan: &Plan, now_ms: u64) {
         let clock_us = now_ms.saturating_add_signed(self.skew_ms) * 1_000;
         self.highest_epoch = clock_us.max(self.highest_epoch + 1);
         self.own_epochs.insert(self.highest_epoch);
-        let speaker = Speaker {
+        let encoder = RecordEncoder {
             worker: self.worker,
             epoch: self.highest_epoch,
             instance: self.instance,
             name: self.name,
         };
-        if kept.is_some() {
-            for outlet in &mut self.outlets {
-                outlet.require_snapshot();
+        if checkpoint.is_some() {
+            for delivery in &mut self.deliveries {
+                delivery.require_snapshot();
             }
         }
         self.engine_seen_ms = now_ms;
-        self.ended = None;
-        self.life = Some(Life::begin(speaker, kept, plan.replay_records));
+        self.ended_epoch = None;
+        self.open_epoch = Some(OpenEpoch::begin(encoder, checkpoint, plan.replay_records));
     }
 
     fn end(&mut self, reason: Reason, plan: &Plan) {
         self.seal(plan);
-        let Some(mut life) = self.life.take() else {
+        let Some(mut open_epoch) = self.open_epoch.take() else {
             return;
         };
-        let farewell = life.shut_down(reason);
-        for outlet in &mut self.outlets {
-            outlet.push(&farewell);
+        let shutdown = open_epoch.shut_down(reason);
+        for delivery in &mut self.deliveries {
+            delivery.push(&shutdown);
         }
-        self.ended = Some(life);
+        self.ended_epoch = Some(open_epoch);
     }
 }

@@ -1,12 +1,13 @@
-//! The records of a life, encoded as publishers encode them.
+//! Encodes a publisher's records, with the generated code.
 
-use kvatlas_mirror::{Kind, Mirror, Operation, TIERS, TierDigest};
+use kvatlas_engines::Tier;
+use kvatlas_mirror::{EventKind, Mirror, PendingEvent, TierDigest};
 use kvatlas_wire::{frame, v1};
 use prost::Message as _;
 
 use crate::log::Record;
 
-/// The cell's terms.
+/// The cell's name.
 pub const CELL: &str = "simulated";
 /// The cell's model.
 pub const MODEL: &str = "model";
@@ -14,21 +15,21 @@ pub const MODEL: &str = "model";
 pub const BLOCK_SIZE: u32 = 16;
 const RPC: &str = "publisher-";
 
-/// Who speaks.
+/// Encodes the records of one epoch of a worker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Speaker {
+pub struct RecordEncoder {
     /// The worker's id.
     pub worker: u64,
-    /// Of this life.
+    /// The epoch.
     pub epoch: u64,
-    /// Of this process.
+    /// Number of the publisher process.
     pub instance: u64,
-    /// Where this process answers: its number among the publishers.
+    /// Number of the publisher, from which its address is made.
     pub name: usize,
 }
 
-impl Speaker {
-    /// A batch of this speaker, with nothing in it.
+impl RecordEncoder {
+    /// An empty batch.
     #[must_use]
     pub fn batch(self) -> v1::Batch {
         let header = v1::Header {
@@ -50,10 +51,10 @@ impl Speaker {
         }
     }
 
-    /// Numbered events: operations of the mirror, each with its hashes.
+    /// A record of numbered events: the mirror's pending events, each with its hashes.
     #[must_use]
-    pub fn events(self, first: u64, said: &[(Operation, &[u64])]) -> Record {
-        let events = said
+    pub fn events(self, first: u64, pending: &[(PendingEvent, &[u64])]) -> Record {
+        let events = pending
             .iter()
             .map(|&(operation, hashes)| event(operation, hashes));
         seal(&v1::Batch {
@@ -63,7 +64,7 @@ impl Speaker {
         })
     }
 
-    /// The last event.
+    /// A record of the last event.
     #[must_use]
     pub fn shutdown(self, event_id: u64, reason: v1::shutdown::Reason) -> Record {
         let kind = v1::event::Kind::Shutdown(v1::Shutdown {
@@ -76,11 +77,11 @@ impl Speaker {
         })
     }
 
-    /// The whole set, in parts of at most so many hashes.
+    /// Records of the whole set, in parts of at most `part_hashes` hashes.
     #[must_use]
     pub fn snapshot(self, as_of: u64, mirror: &Mirror, part_hashes: usize) -> Vec<Record> {
         let mut cuts: Vec<(usize, Vec<u64>)> = Vec::new();
-        for (place, tier) in TIERS.into_iter().enumerate() {
+        for (place, tier) in Tier::ALL.into_iter().enumerate() {
             let mut hashes = mirror.snapshot(tier);
             hashes.sort_unstable();
             cuts.extend(hashes.chunks(part_hashes).map(|cut| (place, cut.to_vec())));
@@ -108,7 +109,7 @@ impl Speaker {
         (0..parts).zip(cuts).map(part).collect()
     }
 
-    /// The publisher lives.
+    /// A heartbeat.
     #[must_use]
     pub fn heartbeat(self, last_event_id: u64, mirror: &Mirror) -> Record {
         let heartbeat = v1::Heartbeat {
@@ -124,16 +125,16 @@ impl Speaker {
     }
 }
 
-/// Which publisher answers at this address.
+/// The number of the publisher with this address.
 #[must_use]
 pub fn publisher_at(rpc: &str) -> Option<usize> {
     rpc.strip_prefix(RPC)?.parse().ok()
 }
 
-/// As heartbeats name them: the device's always, so that an emptied cache says that it is empty, and
-/// those of other tiers that hold anything.
+/// Digests as heartbeats carry them: always the device's, so that an emptied cache is reported, and those of other tiers
+/// that hold blocks.
 #[must_use]
-pub fn digests(published: [TierDigest; TIERS.len()]) -> Vec<v1::TierDigest> {
+pub fn digests(published: [TierDigest; Tier::COUNT]) -> Vec<v1::TierDigest> {
     let named = published.iter().enumerate();
     named
         .filter(|&(place, digest)| place == 0 || digest.blocks > 0)
@@ -145,10 +146,10 @@ pub fn digests(published: [TierDigest; TIERS.len()]) -> Vec<v1::TierDigest> {
         .collect()
 }
 
-/// How far a receiver is that has applied everything up to this record: of its worker, the epoch and
-/// the last event. `None` for a snapshot's part that is not its last, and for what is no record.
+/// Epoch and event id of a receiver that has applied everything up to this record. None for a snapshot's part that is not
+/// its last, and for other bytes.
 #[must_use]
-pub fn progress(record: &[u8]) -> Option<(u64, u64)> {
+pub fn last_event(record: &[u8]) -> Option<(u64, u64)> {
     let batch = v1::Batch::decode(frame::open(record).ok()?).ok()?;
     let last = match (&batch.snapshot, &batch.heartbeat) {
         (Some(snapshot), _) if snapshot.part + 1 < snapshot.parts => return None,
@@ -159,7 +160,7 @@ pub fn progress(record: &[u8]) -> Option<(u64, u64)> {
     Some((batch.header?.epoch, last))
 }
 
-/// A batch, sealed.
+/// Seals a batch.
 #[must_use]
 pub fn seal(batch: &v1::Batch) -> Record {
     frame::seal(&batch.encode_to_vec()).into()
@@ -169,20 +170,20 @@ fn number(tier: usize) -> i32 {
     tier as i32 + 1
 }
 
-fn event(operation: Operation, hashes: &[u64]) -> v1::Event {
-    let tier = operation.tier.map(|tier| number(tier as usize));
+fn event(pending: PendingEvent, hashes: &[u64]) -> v1::Event {
+    let tier = pending.tier.map(|tier| number(tier as usize));
     let sequence_hashes = hashes.to_vec();
-    let kind = match operation.kind {
-        Kind::Store(parent) => v1::event::Kind::Store(v1::Store {
+    let kind = match pending.kind {
+        EventKind::Store(parent) => v1::event::Kind::Store(v1::Store {
             parent_sequence_hash: parent,
             sequence_hashes,
             tier: tier.unwrap_or_default(),
         }),
-        Kind::Remove => v1::event::Kind::Remove(v1::Remove {
+        EventKind::Remove => v1::event::Kind::Remove(v1::Remove {
             sequence_hashes,
             tier: tier.unwrap_or_default(),
         }),
-        Kind::Clear => v1::event::Kind::Clear(v1::Clear { tier }),
+        EventKind::Clear => v1::event::Kind::Clear(v1::Clear { tier }),
     };
     v1::Event { kind: Some(kind) }
 }

@@ -1,45 +1,44 @@
-//! An indexer process: the real cell over the real index, what reaches it of the logs, and whether it
-//! would answer.
+//! An indexer process: the shipped cell and index, the records that reach it, and its readiness.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use kvatlas_cell::restore::{Restore, RestoreError};
+use kvatlas_cell::state::restore::{Restore, RestoreError};
 use kvatlas_cell::{Applied, Cell, CellConfig};
 use kvatlas_events::sequencer::Limits;
 use kvatlas_index::{FindOptions, Matches, Query};
 use kvatlas_wire::v1;
 
-use crate::keeping::{Disk, State};
-use crate::log::{Log, Place, Record};
-use crate::neighbours;
-use crate::plan::{HOLD_BACK_MS, LEASE_MS, Plan, RECOVER_MS, START_MS, Without};
+use crate::counts::Counts;
+use crate::log::{Log, LogOffset, Record};
+use crate::memory_pressure;
+use crate::mutations::RecordMutator;
+use crate::plan::{HOLD_BACK_MS, LEASE_MS, Mutation, Plan, RECOVER_MS, START_MS};
 use crate::record::{BLOCK_SIZE, CELL, MODEL};
 use crate::recovery::Recovery;
 use crate::rng::Rng;
-use crate::tally::Tally;
-use crate::tamper::Tamper;
+use crate::saved_states::{Disk, State};
 
 const TRANSPORTS: [&str; 2] = ["redis", "kafka"];
 const DIRECT: &str = "grpc";
 const CAUGHT_UP_WITHIN_MS: u64 = RECOVER_MS;
-/// How many moments of its own clock a replica remembers.
+/// Number of moments that a replica remembers.
 const MOMENTS_MAX: usize = 256;
 
-/// What it knows of one log.
+/// How far one log is read.
 #[derive(Clone, Copy, Default, Debug)]
-struct Reading {
-    place: Place,
+struct LogProgress {
+    next: LogOffset,
     /// The head at the first read.
-    goal: Option<u64>,
+    first_head: Option<u64>,
     caught_up: bool,
     answers: bool,
     at_head: bool,
 }
 
-/// A record on its way.
+/// A record that arrives late.
 #[derive(Debug)]
-struct Late {
+struct DelayedRecord {
     due_ms: u64,
     log: usize,
     record: Record,
@@ -48,31 +47,31 @@ struct Late {
 
 /// One replica.
 pub struct Replica {
-    /// The state machine under test.
+    /// The shipped cell.
     pub cell: Arc<Cell>,
-    /// What outlives its process.
+    /// The saved states, which outlive the process.
     pub disk: Disk,
-    /// Until when publishers do not reach it.
+    /// End of the time in which publishers do not reach it.
     pub cut_off_until_ms: u64,
-    /// It runs.
-    pub up: bool,
-    /// Its recoveries.
+    /// Whether it runs.
+    pub is_up: bool,
+    /// The recovery policy.
     pub recovery: Recovery,
     skew_ms: i64,
-    readings: Vec<Reading>,
-    late: Vec<Late>,
-    tamper: Tamper,
+    logs: Vec<LogProgress>,
+    delayed: Vec<DelayedRecord>,
+    mutator: RecordMutator,
     caught_up_ms: Option<u64>,
     ready: bool,
-    /// Workers that went for lack of memory and have not come back.
-    put_out: BTreeSet<u64>,
-    /// Real time against the time in which it read the head of a log.
+    /// Evicted workers that have not come back.
+    evicted: BTreeSet<u64>,
+    /// Pairs of real time, and of the time during which it read the heads of all logs.
     moments: VecDeque<(u64, u64)>,
     matches: Matches,
 }
 
 impl Replica {
-    /// A process that has just started: it knows nothing and reads from the beginning.
+    /// A process that has just started: it has no state and reads from the beginning.
     #[must_use]
     pub fn start(plan: &Plan, skew_ms: i64) -> Self {
         let cell = Cell::new(config(plan.memory_bytes_max));
@@ -86,21 +85,21 @@ impl Replica {
             cell: Arc::new(cell),
             disk: Disk::default(),
             cut_off_until_ms: 0,
-            up: true,
+            is_up: true,
             recovery: Recovery::default(),
             skew_ms,
-            readings: vec![Reading::default(); plan.logs],
-            late: Vec::new(),
-            tamper: Tamper::default(),
+            logs: vec![LogProgress::default(); plan.logs],
+            delayed: Vec::new(),
+            mutator: RecordMutator::default(),
             caught_up_ms: None,
             ready: false,
-            put_out: BTreeSet::new(),
+            evicted: BTreeSet::new(),
             moments: VecDeque::new(),
             matches: Matches::default(),
         }
     }
 
-    /// Its clock's difference.
+    /// Difference of its clock.
     #[must_use]
     pub fn skew_ms(&self) -> i64 {
         self.skew_ms
@@ -109,20 +108,19 @@ impl Replica {
     /// Whether it answers look-ups.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.up && self.ready
+        self.is_up && self.ready
     }
 
     /// Whether recoveries may begin.
     #[must_use]
     pub fn may_recover(&self) -> bool {
-        self.up && self.readings.iter().all(|reading| reading.caught_up)
+        self.is_up && self.logs.iter().all(|progress| progress.caught_up)
     }
 
-    /// Begin with a kept state instead of nothing; before the first record. `cut`: only a part of it
-    /// arrives.
+    /// Starts from a saved state, before the first record. With `cut` only a part of it arrives.
     ///
     /// # Errors
-    /// If the cell refuses it.
+    /// The cell refuses the state.
     pub fn restore(
         &mut self,
         state: &State,
@@ -130,7 +128,7 @@ impl Replica {
         plan: &Plan,
         now_ms: u64,
     ) -> Result<(), RestoreError> {
-        let cut = cut && plan.without != Some(Without::Refusal);
+        let cut = cut && plan.mutation != Some(Mutation::IncompleteStates);
         let mut restore = Restore::new(Arc::clone(&self.cell));
         for slice in &state.slices {
             if cut {
@@ -140,27 +138,28 @@ impl Replica {
             restore.feed(slice.clone())?;
         }
         let restored = restore.finish(self.clock(now_ms))?;
-        for (reading, transport) in self.readings.iter_mut().zip(TRANSPORTS) {
+        for (progress, transport) in self.logs.iter_mut().zip(TRANSPORTS) {
             let position = restored.positions.get(transport);
-            let place = position.and_then(|(identity, entry)| Place::read(identity, entry));
-            reading.place = place.unwrap_or_default();
+            let index =
+                position.and_then(|(identity, entry)| LogOffset::from_position(identity, entry));
+            progress.next = index.unwrap_or_default();
         }
-        match plan.without {
-            Some(Without::Convergence) => self.tamper.claim(state.moved.clone()),
-            Some(Without::PassingOver) => self.tamper.claim(state.passed_over.clone()),
+        match plan.mutation {
+            Some(Mutation::Convergence) => self.mutator.set_claims(state.applied_meanwhile.clone()),
+            Some(Mutation::SkippedEvents) => self.mutator.set_claims(state.skipped.clone()),
             _ => {}
         }
         Ok(())
     }
 
-    /// Whether a publisher reaches it.
+    /// Whether publishers reach it.
     #[must_use]
     pub fn answers_pushes(&self, now_ms: u64) -> bool {
-        self.up && now_ms >= self.cut_off_until_ms
+        self.is_up && now_ms >= self.cut_off_until_ms
     }
 
-    /// Records that a publisher pushes: how many of them were refused, and where their worker is by now.
-    pub fn take_pushed(
+    /// Applies pushed records; returns the number of rejected ones and the position of their worker.
+    pub fn apply_pushed(
         &mut self,
         records: &[Record],
         plan: &Plan,
@@ -176,12 +175,12 @@ impl Replica {
         (rejected, self.cell.positions(&workers).pop())
     }
 
-    /// Workers that went for lack of memory and have not come back.
-    pub fn put_out(&self) -> impl Iterator<Item = u64> {
-        self.put_out.iter().copied()
+    /// Evicted workers that have not come back.
+    pub fn evicted(&self) -> impl Iterator<Item = u64> {
+        self.evicted.iter().copied()
     }
 
-    /// What it lists of a worker.
+    /// The information on a worker.
     #[must_use]
     pub fn info(&self, worker: u64) -> Option<v1::WorkerInfo> {
         let listed = self.cell.status().workers.into_iter();
@@ -189,8 +188,7 @@ impl Replica {
         infos.find(|info| info.worker.is_some_and(|key| key.worker_id == worker))
     }
 
-    /// Digests that were found to differ. Whatever is lost, repeated or late, none may ever be: a set
-    /// that is whole is exactly what was said.
+    /// Number of digests that differed. It must stay 0, whatever is lost, repeated or late: a whole set is exact.
     #[must_use]
     pub fn digests_mismatched(&self) -> u64 {
         let mut counters = self.cell.counters.read();
@@ -198,107 +196,108 @@ impl Replica {
         found.map_or(0, |(_, count)| count)
     }
 
-    /// Read some of a log. What is read is lost, repeated and delayed while `faulty`.
-    #[allow(clippy::too_many_arguments)] // all of it is the world's, and none of it belongs together
+    /// Reads a part of a log. While `faulty`, records are lost, repeated and delayed.
+    #[allow(clippy::too_many_arguments)] // separate parts of the world
     pub fn read(
         &mut self,
-        place: usize,
+        index: usize,
         log: &Log,
         plan: &Plan,
         faulty: bool,
         rng: &mut Rng,
-        tally: &mut Tally,
+        counts: &mut Counts,
         now_ms: u64,
     ) {
-        let reading = &mut self.readings[place];
-        let slice = log.read(reading.place, plan.read_records, now_ms);
-        reading.answers = slice.is_some();
+        let progress = &mut self.logs[index];
+        let slice = log.read(progress.next, plan.read_records, now_ms);
+        progress.answers = slice.is_some();
         let Some(slice) = slice else {
-            reading.at_head = false;
-            self.cell.set_log_status(TRANSPORTS[place], false, 0, 0);
+            progress.at_head = false;
+            self.cell.set_log_status(TRANSPORTS[index], false, 0, 0);
             return;
         };
-        let goal = *reading.goal.get_or_insert(log.head());
+        let first_head = *progress.first_head.get_or_insert(log.head());
         if slice.trimmed {
-            tally.add("log trimmed past a reader");
+            counts.add("log trimmed past a reader");
         }
-        reading.place = slice.place;
-        let (identity, entry) = slice.place.said();
-        reading.at_head = slice.at_head;
-        reading.caught_up |= log.has_passed(slice.place, goal);
+        progress.next = slice.next;
+        let (identity, entry) = slice.next.to_position();
+        progress.at_head = slice.at_head;
+        progress.caught_up |= log.has_passed(slice.next, first_head);
         for (record, appended_ms) in slice.records {
             let rate = |rng: &mut Rng, per_mille| faulty && rng.chance(per_mille);
             if rate(rng, plan.drop_per_mille) {
-                tally.add("record lost");
+                counts.add("record lost");
                 continue;
             }
             let repeated = rate(rng, plan.duplicate_per_mille);
             let delayed = rate(rng, plan.delay_per_mille);
-            let late = |rng: &mut Rng| Late {
+            let late = |rng: &mut Rng| DelayedRecord {
                 due_ms: now_ms + rng.between(1, 600),
-                log: place,
+                log: index,
                 record: record.clone(),
                 appended_ms,
             };
             if repeated {
-                tally.add("record repeated");
-                self.late.push(late(rng));
+                counts.add("record repeated");
+                self.delayed.push(late(rng));
             }
             if delayed {
-                tally.add("record delayed");
-                self.late.push(late(rng));
+                counts.add("record delayed");
+                self.delayed.push(late(rng));
             } else {
-                self.apply(&record, TRANSPORTS[place], appended_ms, plan, now_ms);
+                self.apply(&record, TRANSPORTS[index], appended_ms, plan, now_ms);
             }
         }
-        self.cell.set_log_status(TRANSPORTS[place], true, 0, 0);
+        self.cell.set_log_status(TRANSPORTS[index], true, 0, 0);
         self.cell
-            .set_log_position(TRANSPORTS[place], &identity, &entry);
+            .set_log_position(TRANSPORTS[index], &identity, &entry);
     }
 
-    /// What was delayed so long arrives.
-    pub fn arrive(&mut self, plan: &Plan, now_ms: u64) {
-        let late = std::mem::take(&mut self.late).into_iter();
-        let (due, later): (Vec<Late>, Vec<Late>) = late.partition(|late| late.due_ms <= now_ms);
-        self.late = later;
+    /// Applies the delayed records that are due.
+    pub fn apply_delayed(&mut self, plan: &Plan, now_ms: u64) {
+        let late = std::mem::take(&mut self.delayed).into_iter();
+        let (due, later): (Vec<DelayedRecord>, Vec<DelayedRecord>) =
+            late.partition(|late| late.due_ms <= now_ms);
+        self.delayed = later;
         for late in due {
             let transport = TRANSPORTS[late.log];
             self.apply(&late.record, transport, late.appended_ms, plan, now_ms);
         }
     }
 
-    /// What a publisher answered arrives.
-    pub fn take_answer(&mut self, records: &[Record], plan: &Plan, now_ms: u64) {
+    /// Applies a publisher's answer.
+    pub fn apply_answer(&mut self, records: &[Record], plan: &Plan, now_ms: u64) {
         let appended_ms = self.clock(now_ms);
         for record in records {
             self.apply(record, "recovery", appended_ms, plan, now_ms);
         }
     }
 
-    /// Time passes.
-    pub fn tick(&mut self, passed_ms: u64, plan: &Plan, tally: &mut Tally, now_ms: u64) {
-        let alive = plan.direct || self.readings.iter().any(|reading| reading.answers);
+    /// Ticks the cell, follows evictions and updates readiness.
+    pub fn tick(&mut self, passed_ms: u64, plan: &Plan, counts: &mut Counts, now_ms: u64) {
+        let alive = plan.direct || self.logs.iter().any(|progress| progress.answers);
         self.cell.tick(self.clock(now_ms), alive);
         for notice in self.cell.take_notices() {
             let worker = notice
                 .strip_prefix("worker ")
                 .and_then(|rest| rest.split_once("/0 is over budget"))
                 .and_then(|(worker, _)| worker.parse().ok());
-            if let Some(worker) = worker.filter(|&worker: &u64| worker < neighbours::FIRST) {
-                tally.add("worker put out for lack of memory");
-                self.put_out.insert(worker);
+            if let Some(worker) = worker.filter(|&worker: &u64| worker < memory_pressure::FIRST) {
+                counts.add("worker evicted for lack of memory");
+                self.evicted.insert(worker);
             }
         }
-        for worker in std::mem::take(&mut self.put_out) {
+        for worker in std::mem::take(&mut self.evicted) {
             let info = self.info(worker);
             if info.is_some_and(|info| info.state == i32::from(v1::WorkerState::Live)) {
-                tally.add("worker let in again");
+                counts.add("evicted worker back");
             } else {
-                self.put_out.insert(worker);
+                self.evicted.insert(worker);
             }
         }
         let last = self.moments.back().map_or(0, |&(_, read)| read);
-        let at_head = self.readings.iter().all(|reading| reading.at_head);
+        let at_head = self.logs.iter().all(|progress| progress.at_head);
         let read_ms = last + if at_head { passed_ms } else { 0 };
         self.moments.push_back((now_ms, read_ms));
         while self.moments.len() > MOMENTS_MAX {
@@ -311,7 +310,7 @@ impl Replica {
         }
     }
 
-    /// The last moment from which on it read the log's head for `read_ms`; `None`: it has not for so long.
+    /// The latest moment since which it has read the heads of all logs for `read_ms`; None: there is none.
     #[must_use]
     pub fn moment_before(&self, read_ms: u64) -> Option<u64> {
         let &(_, last) = self.moments.back()?;
@@ -320,7 +319,7 @@ impl Replica {
         before.next().map(|&(at, _)| at)
     }
 
-    /// Who holds how much of a prompt, by worker.
+    /// The depth of a prompt, by worker.
     pub fn find(&mut self, hashes: &[u64], exact: bool) -> BTreeMap<u64, usize> {
         let options = FindOptions {
             exact,
@@ -342,9 +341,9 @@ impl Replica {
         now_ms: u64,
     ) -> Applied {
         let tampered;
-        let record = match plan.without {
-            Some(without) => {
-                tampered = self.tamper.rewrite(record, &self.cell, without);
+        let record = match plan.mutation {
+            Some(mutation) => {
+                tampered = self.mutator.rewrite(record, &self.cell, mutation);
                 &tampered
             }
             None => record,
@@ -359,17 +358,17 @@ impl Replica {
     }
 }
 
-/// Bytes that an index with so many blocks takes, as they count towards its budget.
+/// Bytes of an index with this many blocks, as they count towards its budget.
 #[must_use]
 pub fn index_bytes(blocks: u64) -> usize {
     let cell = Cell::new(config(1 << 30));
-    for record in neighbours::weights(blocks) {
+    for record in memory_pressure::sizing_records(blocks) {
         cell.apply([(&record[..], START_MS)], DIRECT, START_MS);
     }
     bytes_of(&cell)
 }
 
-/// Bytes that its index takes, as they count towards its budget.
+/// Bytes of a cell's index, as they count towards its budget.
 #[must_use]
 pub fn bytes_of(cell: &Cell) -> usize {
     let gauges = cell.gauges();

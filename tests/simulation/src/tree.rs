@@ -55,7 +55,7 @@ impl Tree {
         self.parents.len()
     }
 
-    /// Never: a tree has blocks.
+    /// Always false: a tree has blocks.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.parents.is_empty()
@@ -76,7 +76,7 @@ impl Tree {
         path
     }
 
-    /// What of a set a prompt can reach from its first block on.
+    /// The blocks of a set that a prompt can reach from its first block.
     #[must_use]
     pub fn reachable(&self, held: Set) -> Set {
         let mut reached = 0;
@@ -89,7 +89,7 @@ impl Tree {
         reached
     }
 
-    /// How many leading blocks of a prompt a set holds.
+    /// The number of leading blocks of a prompt in a set.
     #[must_use]
     pub fn depth(&self, prompt: &[usize], held: Set) -> usize {
         prompt.iter().take_while(|&&block| has(held, block)).count()

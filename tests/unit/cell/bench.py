@@ -1,4 +1,4 @@
-"""A cell under test, and the clock that it is told."""
+"""A cell under test, and its clock."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from kvatlas_native import Applied, Cell
 from kvatlas_wire.v1 import indexer_pb2 as rpc
-from tests.unit.cell.speaker import CONTRACT
+from tests.unit.cell.record_source import CONTRACT
 
 LEASE_MS = 1_000
 HOLD_BACK_MS = 200
@@ -14,7 +14,7 @@ RECOVER_MS = 2_000
 
 
 class Bench:
-    """Feeds a cell records and time; both move only when a test says so."""
+    """Feeds records and time to a cell, only when a test says so."""
 
     def __init__(self, *, memory_bytes_max: int = 1 << 30) -> None:
         self.cell = Cell(
@@ -49,9 +49,9 @@ class Bench:
             self.cell.tick(self.now_ms, log_alive=log_alive)
 
     def find(self, *hashes: int) -> list[tuple[int, int, int]]:
-        columns = self.cell.find_matches(np.array(hashes, dtype=np.uint64), chunks=False)
-        ids, ranks, depths = (column.tolist() for column in columns)
-        return list(zip(ids, ranks, depths, strict=True))
+        found = self.cell.find_matches(np.array(hashes, dtype=np.uint64), chunks=False)
+        columns = (found.worker_ids.tolist(), found.dp_ranks.tolist(), found.depths.tolist())
+        return list(zip(*columns, strict=True))
 
     def status(self) -> rpc.GetStatusResponse:
         return rpc.GetStatusResponse.FromString(self.cell.status())
@@ -71,5 +71,5 @@ class Bench:
 
 
 def held(worker: rpc.WorkerStatus) -> dict[int, tuple[int, int]]:
-    """Blocks and digest by tier."""
+    """Return blocks and digest by tier."""
     return {digest.tier: (digest.blocks, digest.digest) for digest in worker.digests}

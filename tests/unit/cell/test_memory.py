@@ -1,11 +1,11 @@
-"""Memory that a cell takes for its index before it needs any."""
+"""Memory that a cell takes for its index in advance."""
 
 from tests.unit.cell.bench import Bench
 
 KEPT = 16 << 20
 
 
-def test_kept_memory_is_there_at_once_lies_idle_and_stays() -> None:
+def test_kept_memory_is_taken_at_once_and_stays_idle() -> None:
     bench = Bench()
     idle = 'index_bytes{part="idle"}'
     before = bench.cell.gauges()[idle]

@@ -1,15 +1,15 @@
-"""What a cell makes of records: those it takes, and those it refuses in words."""
+"""Records that a cell applies, and records that it rejects with a reason."""
 
 import pytest
 
 from kvatlas_wire import seal_record
 from kvatlas_wire.v1 import events_pb2 as pb
 from tests.unit.cell.bench import Bench, held
-from tests.unit.cell.speaker import Speaker, clear, remove, shutdown, store
+from tests.unit.cell.record_source import RecordSource, clear, remove, shutdown, store
 
 
-def test_stores_removes_and_clears_are_what_find_matches_answers_from() -> None:
-    bench, a, b = Bench(), Speaker(1), Speaker(2, dp_rank=3)
+def test_find_matches_follows_stores_removes_and_clears() -> None:
+    bench, a, b = Bench(), RecordSource(1), RecordSource(2, dp_rank=3)
     bench.feed(a.events(store(1, 2, 3)), b.events(store(1), store(2)))
     assert bench.find(1, 2, 3, 4) == [(1, 0, 3), (2, 3, 2)]
     bench.feed(a.events(remove(3, 2)))
@@ -19,20 +19,20 @@ def test_stores_removes_and_clears_are_what_find_matches_answers_from() -> None:
 
 
 def test_tiers_are_kept_apart_and_any_of_them_matches() -> None:
-    bench, speaker = Bench(), Speaker()
-    bench.feed(speaker.events(store(5, 6), store(6, 9, tier=pb.TIER_HOST)))
+    bench, source = Bench(), RecordSource()
+    bench.feed(source.events(store(5, 6), store(6, 9, tier=pb.TIER_HOST)))
     assert held(bench.worker()) == {pb.TIER_DEVICE: (2, 5 ^ 6), pb.TIER_HOST: (2, 6 ^ 9)}
-    bench.feed(speaker.events(clear(pb.TIER_DEVICE)))
+    bench.feed(source.events(clear(pb.TIER_DEVICE)))
     assert held(bench.worker()) == {pb.TIER_HOST: (2, 6 ^ 9)}
     assert bench.find(6) == [(1, 0, 1)]
-    bench.feed(speaker.events(clear(pb.TIER_HOST)))
+    bench.feed(source.events(clear(pb.TIER_HOST)))
     assert held(bench.worker()) == {}
 
 
 def test_duplicates_and_overlaps_change_nothing() -> None:
-    bench, speaker = Bench(), Speaker()
-    first, second = speaker.events(store(1, 2)), speaker.events(remove(2))
-    overlapping = speaker.events(store(1, 2), remove(2), store(7), first=1)
+    bench, source = Bench(), RecordSource()
+    first, second = source.events(store(1, 2)), source.events(remove(2))
+    overlapping = source.events(store(1, 2), remove(2), store(7), first=1)
     for record in (first, second, first, second, overlapping, first, overlapping):
         assert bench.feed(record).accepted == 1
     assert held(bench.worker()) == {pb.TIER_DEVICE: (2, 1 ^ 7)}
@@ -41,21 +41,21 @@ def test_duplicates_and_overlaps_change_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("speaker", "reason", "words"),
+    ("source", "reason", "words"),
     [
-        (Speaker(cell="red"), "other_cell", ("red", "blue")),
-        (Speaker(model="other"), "other_model", ("other", "model")),
-        (Speaker(block_size=64), "other_block_size", ("64", "16")),
-        (Speaker(hash_contract="sha-1"), "other_hash_contract", ("sha-1", "xxh3-1337-v1")),
-        (Speaker(epoch=10_700_000_000), "epoch_ahead", ("10700000000", "ten minutes")),
-        (Speaker(epoch=0), "malformed", ("no epoch",)),
+        (RecordSource(cell="red"), "other_cell", ("red", "blue")),
+        (RecordSource(model="other"), "other_model", ("other", "model")),
+        (RecordSource(block_size=64), "other_block_size", ("64", "16")),
+        (RecordSource(hash_contract="sha-1"), "other_hash_contract", ("sha-1", "xxh3-1337-v1")),
+        (RecordSource(epoch=10_700_000_000), "epoch_ahead", ("10700000000", "ten minutes")),
+        (RecordSource(epoch=0), "malformed", ("no epoch",)),
     ],
 )
-def test_what_is_not_of_this_cell_is_refused_naming_both_values(
-    speaker: Speaker, reason: str, words: tuple[str, ...]
+def test_a_record_of_another_cell_is_rejected_and_both_values_are_named(
+    source: RecordSource, reason: str, words: tuple[str, ...]
 ) -> None:
     bench = Bench()
-    applied = bench.feed(speaker.events(store(1)), speaker.heartbeat())
+    applied = bench.feed(source.events(store(1)), source.heartbeat())
     assert (applied.accepted, applied.rejected) == (0, 2)
     assert applied.first_rejection is not None
     assert all(word in applied.first_rejection for word in words)
@@ -64,11 +64,11 @@ def test_what_is_not_of_this_cell_is_refused_naming_both_values(
     assert list(bench.status().workers) == []
 
 
-def test_an_event_id_that_jumps_is_refused_naming_the_sender_and_the_rest_is_unharmed() -> None:
-    bench, speaker, other = Bench(), Speaker(worker_id=1), Speaker(worker_id=2)
-    bench.feed(speaker.events(store(1)), other.events(store(1)))
-    jump = speaker.events(store(2), first=2**40)
-    applied = bench.feed(jump, speaker.heartbeat(), speaker.events(store(3), first=2))
+def test_an_event_id_that_jumps_is_rejected_with_its_worker_and_changes_nothing() -> None:
+    bench, source, other = Bench(), RecordSource(worker_id=1), RecordSource(worker_id=2)
+    bench.feed(source.events(store(1)), other.events(store(1)))
+    jump = source.events(store(2), first=2**40)
+    applied = bench.feed(jump, source.heartbeat(), source.events(store(3), first=2))
     assert (applied.accepted, applied.rejected) == (1, 2)
     assert applied.first_rejection is not None
     assert applied.first_rejection.startswith("worker 1/0: ")
@@ -79,7 +79,7 @@ def test_an_event_id_that_jumps_is_refused_naming_the_sender_and_the_rest_is_unh
 
 
 def malformed() -> list[bytes]:
-    header = Speaker().header()
+    header = RecordSource().header()
     beat, snapshot = pb.Heartbeat(), pb.Snapshot(parts=1)
     bad = (
         pb.Batch(),
@@ -106,19 +106,19 @@ def malformed() -> list[bytes]:
 
 
 @pytest.mark.parametrize("record", malformed())
-def test_malformed_records_are_counted_and_passed_over(record: bytes) -> None:
-    bench, speaker = Bench(), Speaker()
-    applied = bench.feed(record, speaker.events(store(1)))
+def test_malformed_records_are_counted_and_skipped(record: bytes) -> None:
+    bench, source = Bench(), RecordSource()
+    applied = bench.feed(record, source.events(store(1)))
     assert (applied.accepted, applied.rejected) == (1, 1)
     assert bench.count('records_rejected{reason="malformed"}') == 1
     assert bench.find(1) == [(1, 0, 1)]
 
 
-def test_foreign_newer_damaged_and_oversized_records_are_told_apart() -> None:
-    bench, good = Bench(), Speaker().events(store(1))
+def test_foreign_newer_damaged_and_oversized_records_are_counted_apart() -> None:
+    bench, good = Bench(), RecordSource().events(store(1))
     newer = good[:3] + b"\x02" + good[4:]
     damaged = good[:-1] + bytes([good[-1] ^ 1])
-    header = Speaker().header()
+    header = RecordSource().header()
     many = pb.Batch(header=header, first_event_id=1, events=[clear()] * 4_097)
     wide = pb.Batch(header=header, first_event_id=1, events=[store(*range(65_537))])
     oversized = [seal_record(batch.SerializeToString()) for batch in (many, wide)]
@@ -129,7 +129,7 @@ def test_foreign_newer_damaged_and_oversized_records_are_told_apart() -> None:
     assert list(counts.values()) == [1, 1, 1, 3]
 
 
-def test_a_whole_sized_record_is_taken() -> None:
+def test_a_record_of_the_largest_size_is_applied() -> None:
     bench, hashes = Bench(), range(1, 65_537)
-    assert bench.feed(Speaker().events(store(*hashes))).accepted == 1
+    assert bench.feed(RecordSource().events(store(*hashes))).accepted == 1
     assert bench.worker().info.blocks == 65_536

@@ -1,10 +1,10 @@
-"""Gaps, fences, digests and snapshots: when a worker is believed, and what brings it back."""
+"""Gaps, fences, digests and snapshots: when a worker is matched, and how it recovers."""
 
 from kvatlas_wire import seal_record
 from kvatlas_wire.v1 import events_pb2 as pb
 from kvatlas_wire.v1 import indexer_pb2 as rpc
 from tests.unit.cell.bench import HOLD_BACK_MS, RECOVER_MS, Bench, held
-from tests.unit.cell.speaker import Speaker, shutdown, store
+from tests.unit.cell.record_source import RecordSource, shutdown, store
 
 LIVE, RECOVERING = rpc.WORKER_STATE_LIVE, rpc.WORKER_STATE_RECOVERING
 OVER_BUDGET = rpc.WORKER_STATE_OVER_BUDGET
@@ -12,26 +12,26 @@ STALE = rpc.WORKER_STATE_STALE
 
 
 def test_a_lost_record_takes_the_worker_out_of_matches_until_a_snapshot_brings_it_back() -> None:
-    bench, speaker = Bench(), Speaker()
-    bench.feed(speaker.events(store(1, 2)))
-    speaker.events(store(3))  # lost
-    bench.feed(speaker.events(store(4)))
+    bench, source = Bench(), RecordSource()
+    bench.feed(source.events(store(1, 2)))
+    source.events(store(3))  # lost
+    bench.feed(source.events(store(4)))
     bench.pass_ms(HOLD_BACK_MS)
     assert (bench.state(), bench.find(1, 2)) == (LIVE, [(1, 0, 2)])
     bench.pass_ms(100)
     assert (bench.state(), bench.find(1, 2)) == (RECOVERING, [])
     assert bench.worker().events_held_back == 1
     assert "events 2..=3 are missing" in bench.cell.take_notices()[0]
-    bench.feed(*speaker.snapshot([1, 2], [3, 4]))
+    bench.feed(*source.snapshot([1, 2], [3, 4]))
     assert (bench.state(), bench.find(1, 2, 3, 4)) == (LIVE, [(1, 0, 4)])
     assert bench.count("gaps_outlasted") == 1
 
 
 def test_a_lost_last_record_shows_in_the_heartbeat() -> None:
-    bench, speaker = Bench(), Speaker()
-    bench.feed(speaker.events(store(1)))
-    lost = speaker.events(store(2))
-    bench.feed(speaker.heartbeat())
+    bench, source = Bench(), RecordSource()
+    bench.feed(source.events(store(1)))
+    lost = source.events(store(2))
+    bench.feed(source.heartbeat())
     bench.pass_ms(HOLD_BACK_MS + 100)
     assert bench.state() == RECOVERING
     bench.feed(lost)
@@ -39,11 +39,11 @@ def test_a_lost_last_record_shows_in_the_heartbeat() -> None:
 
 
 def test_a_worker_first_seen_late_is_not_matched_before_its_snapshot() -> None:
-    bench, speaker = Bench(), Speaker()
-    speaker.last_event_id = 40
-    bench.feed(speaker.events(store(9)))
+    bench, source = Bench(), RecordSource()
+    source.last_event_id = 40
+    bench.feed(source.events(store(9)))
     assert (bench.state(), bench.find(9)) == (RECOVERING, [])
-    first, second = speaker.snapshot([1], [2, 3], as_of=40)
+    first, second = source.snapshot([1], [2, 3], as_of=40)
     bench.feed(second)
     assert bench.state() == RECOVERING
     bench.feed(first)
@@ -51,59 +51,59 @@ def test_a_worker_first_seen_late_is_not_matched_before_its_snapshot() -> None:
     assert (bench.state(), bench.worker().info.last_event_id) == (LIVE, 41)
 
 
-def test_a_recovery_that_nobody_helps_ends_with_an_empty_set_and_a_count() -> None:
-    bench, speaker = Bench(), Speaker()
-    bench.feed(speaker.events(store(1)))
-    speaker.events(store(2))
+def test_a_recovery_without_an_answer_empties_the_set_and_is_counted() -> None:
+    bench, source = Bench(), RecordSource()
+    bench.feed(source.events(store(1)))
+    source.events(store(2))
     for _ in range((HOLD_BACK_MS + RECOVER_MS) // 500 + 1):
-        bench.feed(speaker.heartbeat())
+        bench.feed(source.heartbeat())
         bench.pass_ms(500)
     assert (bench.state(), bench.worker().info.blocks) == (RECOVERING, 0)
     assert bench.count("recoveries_given_up") == 1
-    bench.feed(*speaker.snapshot([1, 2]))
+    bench.feed(*source.snapshot([1, 2]))
     assert (bench.state(), bench.find(1, 2)) == (LIVE, [(1, 0, 2)])
 
 
 def test_digests_are_compared_at_equal_events_and_a_difference_needs_a_snapshot() -> None:
-    bench, speaker = Bench(), Speaker()
-    bench.feed(speaker.events(store(1, 2)), speaker.heartbeat([1, 2]))
+    bench, source = Bench(), RecordSource()
+    bench.feed(source.events(store(1, 2)), source.heartbeat([1, 2]))
     assert bench.counts(["digests_compared", "digests_mismatched"]) == {
         "digests_compared": 1,
         "digests_mismatched": 0,
     }
-    bench.feed(speaker.heartbeat([1], last=0))
+    bench.feed(source.heartbeat([1], last=0))
     assert bench.count("digests_compared") == 1
-    bench.feed(speaker.heartbeat([1, 3]))
+    bench.feed(source.heartbeat([1, 3]))
     assert (bench.state(), bench.find(1, 2)) == (RECOVERING, [])
     assert bench.count("digests_mismatched") == 1
     (notice,) = bench.cell.take_notices()
     assert f"{1 ^ 2:016x}" in notice
     assert f"{1 ^ 3:016x}" in notice
-    bench.feed(speaker.events(store(4)))
-    bench.feed(*speaker.snapshot([1, 3], as_of=1))
+    bench.feed(source.events(store(4)))
+    bench.feed(*source.snapshot([1, 3], as_of=1))
     assert (bench.state(), bench.find(1, 3, 4)) == (LIVE, [(1, 0, 3)])
-    bench.feed(speaker.heartbeat([1, 3, 4]))
+    bench.feed(source.heartbeat([1, 3, 4]))
     assert bench.count("digests_mismatched") == 1
 
 
-def test_what_is_left_over_of_an_emptied_publisher_is_found() -> None:
-    bench, speaker = Bench(), Speaker()
-    bench.feed(speaker.events(store(1, 2)), speaker.heartbeat([]))
+def test_blocks_that_an_emptied_publisher_no_longer_has_are_found() -> None:
+    bench, source = Bench(), RecordSource()
+    bench.feed(source.events(store(1, 2)), source.heartbeat([]))
     assert bench.counts(["digests_compared", "digests_mismatched"]) == {
         "digests_compared": 1,
         "digests_mismatched": 1,
     }
     assert (bench.state(), bench.find(1, 2)) == (RECOVERING, [])
-    bench.feed(*speaker.snapshot([]), speaker.heartbeat([]))
+    bench.feed(*source.snapshot([]), source.heartbeat([]))
     assert (bench.state(), bench.worker().info.blocks) == (LIVE, 0)
     assert bench.count("digests_mismatched") == 1
 
 
-def test_a_snapshot_that_is_not_what_its_digests_say_changes_nothing() -> None:
-    bench, speaker = Bench(), Speaker()
-    bench.feed(speaker.events(store(1)))
-    (good,) = speaker.snapshot([1, 2], as_of=5)
-    (bad,) = speaker.snapshot([1, 4], as_of=5)
+def test_a_snapshot_that_does_not_match_its_digests_changes_nothing() -> None:
+    bench, source = Bench(), RecordSource()
+    bench.feed(source.events(store(1)))
+    (good,) = source.snapshot([1, 2], as_of=5)
+    (bad,) = source.snapshot([1, 4], as_of=5)
     batch = pb.Batch.FromString(good[12:])
     batch.snapshot.sequence_hashes[:] = pb.Batch.FromString(bad[12:]).snapshot.sequence_hashes
     bench.feed(seal_record(batch.SerializeToString()))
@@ -112,11 +112,11 @@ def test_a_snapshot_that_is_not_what_its_digests_say_changes_nothing() -> None:
 
 
 def test_a_newer_epoch_replaces_the_set_and_fences_the_older_one() -> None:
-    bench, old, new = Bench(), Speaker(epoch=10), Speaker(epoch=11, instance_id=88)
+    bench, old, new = Bench(), RecordSource(epoch=10), RecordSource(epoch=11, instance_id=88)
     bench.feed(old.events(store(1, 2)), new.events(store(5)), old.events(store(3)))
     assert held(bench.worker()) == {pb.TIER_DEVICE: (1, 5)}
     assert bench.count('records_dropped{reason="older_epoch"}') == 1
-    rival = Speaker(epoch=11, instance_id=99)
+    rival = RecordSource(epoch=11, instance_id=99)
     applied = bench.feed(rival.events(store(6), first=2))
     assert applied.rejected == 1
     assert applied.first_rejection is not None
@@ -125,7 +125,7 @@ def test_a_newer_epoch_replaces_the_set_and_fences_the_older_one() -> None:
 
 
 def test_shutdown_removes_the_worker_or_leaves_it_stale() -> None:
-    bench, gone, leaving = Bench(), Speaker(1), Speaker(2)
+    bench, gone, leaving = Bench(), RecordSource(1), RecordSource(2)
     bench.feed(gone.events(store(1)), leaving.events(store(1)))
     bench.feed(leaving.heartbeat(facts=pb.Heartbeat(engine_url="http://127.0.0.1:1")))
     bench.feed(
@@ -138,13 +138,13 @@ def test_shutdown_removes_the_worker_or_leaves_it_stale() -> None:
     bench.feed(gone.heartbeat(), gone.events(store(7)), leaving.heartbeat())
     assert bench.count('records_dropped{reason="epoch_closed"}') == 3
     assert len(bench.status().workers) == 1
-    again = Speaker(1, epoch=2_000)
+    again = RecordSource(1, epoch=2_000)
     bench.feed(again.events(store(1)))
     assert bench.find(1) == [(1, 0, 1)]
 
 
-def test_past_the_memory_budget_the_largest_worker_is_emptied_and_says_so() -> None:
-    bench, small, large = Bench(memory_bytes_max=600_000), Speaker(1), Speaker(2)
+def test_over_the_memory_budget_the_largest_worker_is_evicted_and_reported() -> None:
+    bench, small, large = Bench(memory_bytes_max=600_000), RecordSource(1), RecordSource(2)
     bench.feed(small.events(store(*range(1, 100))))
     bench.feed(large.events(store(*range(1_000, 60_000))))
     bench.pass_ms(300)

@@ -105,7 +105,7 @@ def test_a_required_setting_that_is_missing_is_named_by_its_flag() -> None:
         ("model: m\nengines: [{events: e, worker_id: 1, wrker: 2}]\n", "engines.0.wrker"),
         ("model: m\nblock_size: zero\n", "block_size"),
         ("- a\n- b\n", "a table of settings is expected"),
-        ("model: [\n", "no YAML"),
+        ("model: [\n", "not YAML"),
     ],
 )
 def test_a_bad_file_is_refused_by_name(tmp_path: Path, text: str, expected: str) -> None:
@@ -144,7 +144,7 @@ def test_a_bad_flag_is_refused_by_name(argv: tuple[str, ...], expected: str) -> 
     assert expected in refusal(*argv)
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_all_problems_are_named_at_once() -> None:
     message = refusal("--block-size", "0", "--mode", "slow")
     assert "--model is required" in message
     assert "block_size" in message

@@ -1,6 +1,7 @@
 """Every field of the messages reaches the plain values, and unknown ones do no harm."""
 
 import pytest
+from google.protobuf.message import DecodeError
 
 from kvatlas_client import (
     CellTerms,
@@ -127,5 +128,5 @@ def test_a_status() -> None:
 
 
 def test_an_answer_that_is_no_message_is_undecodable() -> None:
-    with pytest.raises(codec.Undecodable):
-        codec.decode_matches(b"\xff\xff\xff", "here:1")
+    with pytest.raises(DecodeError):
+        codec.decode_status(b"\xff\xff\xff")

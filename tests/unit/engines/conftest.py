@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from kvatlas_engines import (
-    READERS,
+from kvatlas_engines.frames import Message, parse_frames
+from tests.reference.engines.events import (
     Cleared,
     EngineEvent,
     Removed,
     Stored,
     StoredByHash,
     Unindexable,
-    decode_payload,
 )
-from kvatlas_engines.raw import Message, parse_frames
+from tests.reference.engines.payload import decode_payload
+from tests.reference.engines.readers import READERS
 
 CAPTURES = Path(__file__).parents[2] / "fixtures" / "engines"
 

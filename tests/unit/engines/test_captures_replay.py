@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvatlas_engines.raw import Message, ReplayEnd, parse_frames
+from kvatlas_engines.frames import Message, ReplayEnd, parse_frames
 
 EVERY = Path(__file__).parents[2] / "fixtures" / "engines"
 SEQS = {

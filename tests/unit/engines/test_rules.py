@@ -5,14 +5,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from kvatlas_engines import READERS, EngineEvent, MalformedMessage, Stored, decode_payload
-from kvatlas_engines.events import Cleared, Reason, Removed, StoredByHash, Tier, Unindexable
-from kvatlas_engines.raw import parse_frames
+from kvatlas_engines import EngineName, RefusalReason
+from kvatlas_engines.frames import MalformedMessage, parse_frames
+from kvatlas_events import Tier
+from kvatlas_native import payload_dp_rank
+from tests.reference.engines.events import (
+    Cleared,
+    EngineEvent,
+    Removed,
+    Stored,
+    StoredByHash,
+    Unindexable,
+)
+from tests.reference.engines.payload import MalformedPayload, decode_payload
+from tests.reference.engines.readers import READERS
 
 ITEM_A = 3305025233846988428  # XXH3-64 of the 64 letters "a"
 
 
-def read(*events: object, engine: str = "vllm", block_size: int = 2) -> list[EngineEvent]:
+def read(*events: object, engine: EngineName = "vllm", block_size: int = 2) -> list[EngineEvent]:
     reader = READERS[engine](block_size)
     payload = msgspec.msgpack.encode([1.5, list(events), 0])
     return reader.read(decode_payload(payload, reader.order).events)
@@ -36,7 +47,7 @@ def one(**fields: object) -> Stored:
     return event
 
 
-def refused(events: list[EngineEvent]) -> list[tuple[Reason, int]]:
+def refused(events: list[EngineEvent]) -> list[tuple[RefusalReason, int]]:
     return [(event.reason, event.blocks) for event in events if isinstance(event, Unindexable)]
 
 
@@ -68,15 +79,21 @@ def test_empty_strings_are_nothing() -> None:
 
 def test_two_bare_strings_in_block_0_are_not_guessed() -> None:
     assert refused(read(stored(extra_keys=[["tenant", "a" * 64], None]))) == [
-        (Reason.UNKNOWN_EXTRA_KEYS, 2)
+        (RefusalReason.UNKNOWN_EXTRA_KEYS, 2)
     ]
 
 
 @pytest.mark.parametrize(
     ("key", "reason"),
-    [(7, Reason.UNKNOWN_EXTRA_KEYS), (b"d", Reason.EMBEDS), (["a"], Reason.UNKNOWN_EXTRA_KEYS)],
+    [
+        (7, RefusalReason.UNKNOWN_EXTRA_KEYS),
+        (b"d", RefusalReason.EMBEDS),
+        (["a"], RefusalReason.UNKNOWN_EXTRA_KEYS),
+    ],
 )
-def test_the_blocks_before_one_that_cannot_be_indexed_are(key: object, reason: Reason) -> None:
+def test_the_blocks_before_one_that_cannot_be_indexed_are(
+    key: object, reason: RefusalReason
+) -> None:
     head, rest = read(stored(extra_keys=[None, [key]]))
     assert isinstance(head, Stored)
     assert (head.block_hashes, head.tokens.tolist()) == ((1,), [[10, 11]])
@@ -86,25 +103,25 @@ def test_the_blocks_before_one_that_cannot_be_indexed_are(key: object, reason: R
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"token_ids": [10, 11, 12]}, Reason.LENGTH_MISMATCH),
-        ({"extra_keys": [None]}, Reason.LENGTH_MISMATCH),
-        ({"block_size": 4}, Reason.WRONG_BLOCK_SIZE),
-        ({"lora_id": 3}, Reason.LORA_ID_WITHOUT_NAME),
-        ({"medium": "TAPE"}, Reason.UNKNOWN_TIER),
-        ({"token_ids": [10, -1, 12, 13]}, Reason.BAD_TOKENS),
-        ({"token_ids": [10, 1 << 32, 12, 13]}, Reason.BAD_TOKENS),
-        ({"token_ids": [10, 1.0, 12, 13]}, Reason.BAD_TOKENS),
-        ({"token_ids": "abcd"}, Reason.MALFORMED_EVENT),
-        ({"block_hashes": [1, None]}, Reason.MALFORMED_EVENT),
-        ({"block_hashes": None}, Reason.MALFORMED_EVENT),
-        ({"parent_block_hash": 1.5}, Reason.MALFORMED_EVENT),
-        ({"extra_keys": {"a": 1}}, Reason.MALFORMED_EVENT),
-        ({"kv_cache_spec_kind": "mamba"}, Reason.OTHER_GROUP),
-        ({"type": "BlockMoved"}, Reason.UNKNOWN_EVENT),
-        ({"type": None}, Reason.MALFORMED_EVENT),
+        ({"token_ids": [10, 11, 12]}, RefusalReason.LENGTH_MISMATCH),
+        ({"extra_keys": [None]}, RefusalReason.LENGTH_MISMATCH),
+        ({"block_size": 4}, RefusalReason.WRONG_BLOCK_SIZE),
+        ({"lora_id": 3}, RefusalReason.LORA_ID_WITHOUT_NAME),
+        ({"medium": "TAPE"}, RefusalReason.UNKNOWN_TIER),
+        ({"token_ids": [10, -1, 12, 13]}, RefusalReason.BAD_TOKENS),
+        ({"token_ids": [10, 1 << 32, 12, 13]}, RefusalReason.BAD_TOKENS),
+        ({"token_ids": [10, 1.0, 12, 13]}, RefusalReason.BAD_TOKENS),
+        ({"token_ids": "abcd"}, RefusalReason.MALFORMED_EVENT),
+        ({"block_hashes": [1, None]}, RefusalReason.MALFORMED_EVENT),
+        ({"block_hashes": None}, RefusalReason.MALFORMED_EVENT),
+        ({"parent_block_hash": 1.5}, RefusalReason.MALFORMED_EVENT),
+        ({"extra_keys": {"a": 1}}, RefusalReason.MALFORMED_EVENT),
+        ({"kv_cache_spec_kind": "mamba"}, RefusalReason.OTHER_GROUP),
+        ({"type": "BlockMoved"}, RefusalReason.UNKNOWN_EVENT),
+        ({"type": None}, RefusalReason.MALFORMED_EVENT),
     ],
 )
-def test_what_cannot_be_indexed_says_why(fields: dict[str, Any], reason: Reason) -> None:
+def test_what_cannot_be_indexed_says_why(fields: dict[str, Any], reason: RefusalReason) -> None:
     events = read(stored(**fields), {"type": "AllBlocksCleared"})
     assert [got for got, _ in refused(events)] == [reason]
     assert events[1:] == [Cleared(None)]  # one bad event does not spoil its neighbours
@@ -121,13 +138,13 @@ def test_removals_of_other_groups_are_told_apart_by_their_group() -> None:
         {"type": "BlockRemoved", "block_hashes": [1], "medium": "GPU", "group_idx": 0},
         {"type": "BlockRemoved", "block_hashes": [2], "medium": "GPU", "group_idx": 1},
     )
-    assert refused(events) == [(Reason.OTHER_GROUP, 1)]
+    assert refused(events) == [(RefusalReason.OTHER_GROUP, 1)]
     assert events[2] == Removed((2,), Tier.DEVICE)
 
 
 def test_without_kinds_the_first_group_stands_for_the_sole_one() -> None:
     events = read(stored(group_idx=0), stored(group_idx=1), stored(group_idx=0))
-    assert refused(events) == [(Reason.OTHER_GROUP, 2)]
+    assert refused(events) == [(RefusalReason.OTHER_GROUP, 2)]
 
 
 def test_a_kind_overrules_the_group_that_was_first_without_one() -> None:
@@ -139,7 +156,7 @@ def test_a_kind_overrules_the_group_that_was_first_without_one() -> None:
     assert isinstance(events[0], Stored)
     assert events[1] == Cleared(None)
     assert isinstance(events[2], Stored)
-    assert refused(events) == [(Reason.OTHER_GROUP, 2)]
+    assert refused(events) == [(RefusalReason.OTHER_GROUP, 2)]
 
 
 def test_what_another_group_stored_goes_also_where_the_store_that_ends_it_is_refused() -> None:
@@ -149,7 +166,7 @@ def test_what_another_group_stored_goes_also_where_the_store_that_ends_it_is_ref
     )
     assert isinstance(events[0], Stored)
     assert events[1] == Cleared(None)
-    assert refused(events) == [(Reason.WRONG_BLOCK_SIZE, 2)]
+    assert refused(events) == [(RefusalReason.WRONG_BLOCK_SIZE, 2)]
 
 
 def test_media_are_named_in_any_case_and_remote_locality_wins() -> None:
@@ -193,7 +210,7 @@ def test_bigrams_must_follow_one_another() -> None:
         [[10, 11], [11], [12, 13], [13, 14]],
         [[10, 11], 11, 12, 13],
     ):
-        assert refused(pages(broken)) == [(Reason.BROKEN_BIGRAMS, 2)]
+        assert refused(pages(broken)) == [(RefusalReason.BROKEN_BIGRAMS, 2)]
 
 
 def test_pages_that_differ_in_the_token_after_them_are_equal_tokens_under_two_hashes() -> None:
@@ -228,8 +245,10 @@ def test_newer_releases_may_add_fields_and_older_ones_leave_them_out() -> None:
     ],
 )
 def test_a_payload_that_is_no_batch_is_malformed(payload: bytes) -> None:
-    with pytest.raises(MalformedMessage):
+    with pytest.raises(MalformedPayload):
         decode_payload(payload, {})
+    with pytest.raises(ValueError, match=r"a batch|not msgpack|rank"):
+        payload_dp_rank(payload)
 
 
 @pytest.mark.parametrize("frames", [[], [b""], [b"", b"1234567", b"x"], [b"", b"\xff" * 8, b"x"]])
@@ -238,5 +257,8 @@ def test_frames_without_a_sequence_number_are_malformed(frames: list[bytes]) -> 
         parse_frames(frames)
 
 
-def test_a_batch_without_a_rank_does_not_say_one() -> None:
-    assert decode_payload(msgspec.msgpack.encode([1, []]), {}).dp_rank is None
+@pytest.mark.parametrize("named", [[], [None], [7]])
+def test_a_batch_names_its_rank_or_none(named: list[int | None]) -> None:
+    payload = msgspec.msgpack.encode([1, [], *named])
+    rank = named[0] if named else None
+    assert decode_payload(payload, {}).dp_rank == payload_dp_rank(payload) == rank

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvatlas_events import Claim, Worker
+from kvatlas_events import Claim, WorkerKey
 from kvatlas_events.claims import decode_claim
 
-WORKER = Worker(7, 1)
+WORKER = WorkerKey(7, 1)
 
 
 @given(
@@ -22,7 +22,7 @@ WORKER = Worker(7, 1)
 def test_what_is_encoded_is_decoded(
     worker_id: int, dp_rank: int, epoch: int, instance_id: int, publisher: str
 ) -> None:
-    claim = Claim(Worker(worker_id, dp_rank), epoch, instance_id, publisher)
+    claim = Claim(WorkerKey(worker_id, dp_rank), epoch, instance_id, publisher)
     assert decode_claim(claim.encode()) == claim
     assert decode_claim(claim.encode(), claim.worker) == claim
 

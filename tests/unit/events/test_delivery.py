@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 import pytest
 
-from kvatlas_events import Appended, LogUnavailable, RecordsRejected, Worker
+from kvatlas_events import Appended, LogUnavailable, RecordsRejected, WorkerKey
 from kvatlas_events.backoff import Backoff
 from kvatlas_events.delivery import Delivery, DeliverySettings
-from kvatlas_events.memory import MemoryLog
+from kvatlas_testing.memory_log import MemoryLog
 
-WORKER = Worker(7, 1)
+WORKER = WorkerKey(7, 1)
 LACKING = Appended(needs_snapshot=frozenset({WORKER}))
 WHOLE = Appended()
 SMALL = DeliverySettings(queue_records_max=4, append_records_max=3, flush_s=0)
@@ -199,7 +199,7 @@ async def test_a_receiver_that_lacks_something_gets_a_snapshot(start: Start) -> 
 
 async def test_what_another_worker_lacks_is_not_ours_to_send(start: Start) -> None:
     receiver = Receiver()
-    receiver.answers = [Appended(needs_snapshot=frozenset({Worker(8)}))]
+    receiver.answers = [Appended(needs_snapshot=frozenset({WorkerKey(8)}))]
     delivery = start(receiver)
     delivery.push(b"1")
     assert await delivery.close(10)

@@ -6,17 +6,18 @@ import contextlib
 import pytest
 
 from kvatlas_events import LogUnavailable
-from kvatlas_events.kafka_log import KafkaWriter
-from kvatlas_events.kafka_metadata import Topic
-from kvatlas_events.kafka_server import Client, KafkaServer
-from kvatlas_events.kafka_topics import TopicPlan, log_topic
+from kvatlas_events.kafka.cluster import Client, KafkaCluster
+from kvatlas_events.kafka.metadata import Topic
+from kvatlas_events.kafka.topics import TopicPlan, log_topic
+from kvatlas_events.kafka.url import KafkaUrl
+from kvatlas_events.kafka.writer import KafkaWriter
 
 
-class Cluster(KafkaServer):
-    """Of a topic whose identity changes, and producers that may take their time to start."""
+class Cluster(KafkaCluster):
+    """A cluster whose topic changes its identity, and whose producers may start slowly."""
 
     def __init__(self) -> None:
-        super().__init__(["127.0.0.1:1"], answer_s=0.1)
+        super().__init__(KafkaUrl(("127.0.0.1:1",)), answer_s=0.1)
         self.identity = "first"
         self.starts = asyncio.Event()
         self.starts.set()
@@ -25,11 +26,11 @@ class Cluster(KafkaServer):
         del plan
         return Topic(0, self.identity, (0, 1), leaderless=False, controller_id=1)
 
-    async def producer(self) -> Client:
+    async def start_producer(self) -> Client:
         await self.starts.wait()
         return object()
 
-    async def abandon(self, producer: Client) -> None:
+    async def stop_producer(self, producer: Client) -> None:
         del producer
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvatlas_events import open_reader, open_writers
-from kvatlas_events.redis_url import RedisUrl
+from kvatlas_events.redis.url import RedisUrl
 
 
 @pytest.mark.parametrize(
@@ -36,14 +36,14 @@ def test_each_node_is_talked_to_with_the_credentials_and_options_of_all() -> Non
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("redis://:secret@a:1,b:2", "names one server; of a cluster write redis+cluster://"),
+        ("redis://:secret@a:1,b:2", "names one server; for a cluster write redis+cluster://"),
         ("redis+cluster://", "without a host"),
         ("redis+cluster://a:1,", "without a host"),
         ("redis+cluster://:secret@a:1/3", "a cluster has no databases"),
         ("redis://:secret@h:1?shards=0", "?shards=N with N from 1 to 64"),
         ("redis://:secret@h:1?shards=65", "?shards=N with N from 1 to 64"),
         ("redis://:secret@h:1?shards=", "?shards=N with N from 1 to 64"),
-        ("redis+cluster://:secret@h:1?ssl_cert_reqs=none", "options of rediss://"),
+        ("redis+cluster://:secret@h:1?ssl_cert_reqs=none", "rediss:// also takes"),
         ("rediss://:secret@h:1?ssl_ca_certs=/not/there", "ssl_ca_certs: there is no file /not/th"),
     ],
 )

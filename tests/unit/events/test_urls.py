@@ -46,9 +46,9 @@ def test_a_name_is_an_address_without_credentials(url: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("", "has a scheme"),
-        ("127.0.0.1:6379", "127.0.0.1: is no log"),
-        ("http://h:1", "http: is no log"),
+        ("", "begins with a scheme"),
+        ("127.0.0.1:6379", "127.0.0.1: is an unknown kind of log"),
+        ("http://h:1", "http: is an unknown kind of log"),
         ("memory:", "inside one process"),
         ("kafka:", "is not of the form kafka[+tls]://[USER:PASSWORD@]HOST:PORT"),
         ("kafka://h", "is not of the form"),
@@ -56,27 +56,30 @@ def test_a_name_is_an_address_without_credentials(url: str, name: str) -> None:
         ("kafka://h:1/topic", "is not of the form"),
         ("kafka://user:sec/ret@h:1,", "is not of the form"),
         ("kafka://user:sec?ret@h:1", "is not of the form"),
-        ("kafka://h:1?password=secret", "an option that is none of sasl_mechanism, ssl_ca_certs"),
-        ("kafka://secret@h:1", "has a name and a password"),
-        ("kafka://:secret@h:1", "has a name and a password"),
-        ("kafka://h:1?sasl_mechanism=PLAIN", "sasl_mechanism is for a user"),
-        ("kafka://u:secret@h:1?sasl_mechanism=plain", "is one of PLAIN, SCRAM-SHA-256, SCRAM"),
-        ("kafka://u:secret@h:1?sasl_mechanism=", "sasl_mechanism has one value"),
+        (
+            "kafka://h:1?password=secret",
+            "an unknown option; the options are sasl_mechanism, ssl_ca_certs",
+        ),
+        ("kafka://secret@h:1", "needs a name and a password"),
+        ("kafka://:secret@h:1", "needs a name and a password"),
+        ("kafka://h:1?sasl_mechanism=PLAIN", "sasl_mechanism needs a user"),
+        ("kafka://u:secret@h:1?sasl_mechanism=plain", "must be one of PLAIN, SCRAM-SHA-256, SCRAM"),
+        ("kafka://u:secret@h:1?sasl_mechanism=", "sasl_mechanism takes exactly one value"),
         ("kafka://u:secret@h:1?ssl_ca_certs=ca.pem", "are options of kafka+tls://"),
-        ("kafka+tls://h:1?ssl_keyfile=key.pem", "ssl_keyfile is of use only with ssl_certfile"),
-        ("kafka+tls://h:1?ssl_check_hostname=no", "ssl_check_hostname is true or false"),
-        ("grpc://", "'' is no HOST:PORT"),
-        ("grpc://h", "'h' is no HOST:PORT"),
-        ("grpc://h:1,", "'' is no HOST:PORT"),
-        ("grpc://h:1/path,i:2", "'h:1/path' is no HOST:PORT"),
+        ("kafka+tls://h:1?ssl_keyfile=key.pem", "ssl_keyfile needs ssl_certfile"),
+        ("kafka+tls://h:1?ssl_check_hostname=no", "ssl_check_hostname must be true or false"),
+        ("grpc://", "'' is not HOST:PORT"),
+        ("grpc://h", "'h' is not HOST:PORT"),
+        ("grpc://h:1,", "'' is not HOST:PORT"),
+        ("grpc://h:1/path,i:2", "'h:1/path' is not HOST:PORT"),
         ("grpc://h:1,h:1", "names an indexer twice"),
-        ("grpc://h h:1", "'h h:1' is no host:port"),
-        ("grpc://bücher:1", "'bücher:1' is no host:port"),
+        ("grpc://h h:1", "'h h:1' is not host:port"),
+        ("grpc://bücher:1", "'bücher:1' is not host:port"),
         ("grpc://user:secret@h:1", "grpc: takes no account"),
         ("redis://", "without a host"),
         ("redis://h:port", "cannot be told apart"),
         ("redis://:sec/ret@h:1", "cannot be told apart"),
-        ("redis://:secret@h:1?ssl_cert_reqs=none", "options of rediss://"),
+        ("redis://:secret@h:1?ssl_cert_reqs=none", "rediss:// also takes"),
         ("redis://:secret@h:1?decode_responses=true", "unknown option decode_responses"),
         ("rediss://:secret@h:1?ssl_cert_reqs=secret", "cannot be used"),
     ],
@@ -97,7 +100,7 @@ def test_a_url_to_push_to_names_somebody() -> None:
 def test_a_cell_that_can_name_no_topic_is_said_before_anything_connects(cell: str) -> None:
     with pytest.raises(ValueError, match=r"^kafka: a topic is named after the cell[^\n]+$"):
         open_writers("kafka://h:1", cell=cell)
-    with pytest.raises(ValueError, match="cannot be one"):
+    with pytest.raises(ValueError, match="a cell cannot be called"):
         open_reader("kafka://h:1", cell=cell)
 
 

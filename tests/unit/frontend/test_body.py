@@ -1,4 +1,4 @@
-"""What routing reads from a request."""
+"""The fields that routing reads from a request."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the built-in policies choose."""
+"""The choices of the built-in policies."""
 
 from collections import Counter
 
@@ -6,20 +6,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from kvatlas_client import Matches, WorkerKey, WorkerState
 from kvatlas_frontend.api.body import OpaquePrompt, ParsedBody, Prompt, TokenPrompt
 from kvatlas_frontend.api.reasons import Reason
 from kvatlas_frontend.fleet.models import ModelRoute
 from kvatlas_frontend.fleet.table import Fleet
-from kvatlas_frontend.fleet.worker import FleetChange, WorkerKey, WorkerRecord, WorkerState
+from kvatlas_frontend.fleet.worker import FleetChange, WorkerRecord
 from kvatlas_frontend.routing.check import check
+from kvatlas_frontend.routing.interfaces import NoIndexerError
 from kvatlas_frontend.routing.plugin import Services
 from kvatlas_frontend.routing.plugins import built_in
-from kvatlas_frontend.routing.ports import FoundMatches, NoIndexerError
 from kvatlas_frontend.routing.profile import load_profile
 from kvatlas_frontend.routing.selector import Selector
 from kvatlas_frontend.routing.slots import RoutingRequest
 from kvatlas_frontend.routing.workflow import RoutingPlan, SingleDispatch
-from kvatlas_frontend.tokens.prompt import PromptTokens, TokensUnavailableError
+from kvatlas_frontend.tokens.prompt_tokenizer import PromptTokens, TokensUnavailableError
 
 BLOCK = 16
 STAGES = ("tokenize", "hash", "find", "choose")
@@ -48,15 +49,16 @@ class Scripted:
 
     async def find(
         self, chunk_hashes: NDArray[np.uint64], *, limit: int, deadline_ms: float
-    ) -> FoundMatches:
+    ) -> Matches:
         assert (limit, deadline_ms) == (64, 100.0)
         assert len(chunk_hashes)
         if self.down:
             raise NoIndexerError
-        return FoundMatches(
+        return Matches(
             np.array(list(self.matches), dtype=np.uint64),
             np.zeros(len(self.matches), dtype=np.uint32),
             np.array(list(self.matches.values()), dtype=np.uint32),
+            "replica:1",
         )
 
 
@@ -81,7 +83,7 @@ class Router:
 
     def report(self, *requests: int | None) -> None:
         records = tuple(
-            WorkerRecord(WorkerKey(i, 0), WorkerState.LIVE, 1, "http://e:1", reported)
+            WorkerRecord(WorkerKey(i, 0), WorkerState.LIVE, 1, f"http://e{i}:1", reported)
             for i, reported in enumerate(requests)
         )
         self.fleet.apply(FleetChange(full=True, workers=records, removed=()))
@@ -97,7 +99,7 @@ class Router:
 
 
 def worker(plan: RoutingPlan) -> int:
-    return plan.member.key.worker_id
+    return plan.worker.key.worker_id
 
 
 async def test_the_deepest_of_idle_workers_is_chosen() -> None:
@@ -198,7 +200,7 @@ async def test_the_least_loaded_worker_counts_other_frontends_too() -> None:
 async def test_turns_are_taken_and_the_absent_are_passed_over() -> None:
     router = Router("round-robin", 3)
     assert [worker(await router.route(None)) for _ in range(4)] == [0, 1, 2, 0]
-    router.fleet.columns.out_until_s[1] = 10.0
+    router.fleet.columns.unreachable_until_s[1] = 10.0
     assert [worker(await router.route(None)) for _ in range(3)] == [2, 0, 2]
     router.now_s = 10.0
     assert [worker(await router.route(None)) for _ in range(2)] == [0, 1]
@@ -222,10 +224,10 @@ async def test_when_all_have_been_tried_there_is_no_plan() -> None:
     body = ParsedBody(None, stream=True, cache_salt=None, prompt=OpaquePrompt(), batch=False)
     context, plan = await router.dispatch.route(RoutingRequest(body, ModelRoute("m", None, None)))
     assert plan is not None
-    again = router.dispatch.plan(context, frozenset({plan.member.key}))
+    again = router.dispatch.plan(context, {plan.worker.record.engine_url})
     assert again is not None
-    assert (again.member.key != plan.member.key, again.reason) == (True, Reason.RETRY)
-    assert router.dispatch.plan(context, frozenset({WorkerKey(0, 0), WorkerKey(1, 0)})) is None
+    assert (again.worker.key != plan.worker.key, again.reason) == (True, Reason.RETRY)
+    assert router.dispatch.plan(context, {each.record.engine_url for each in router.fleet}) is None
 
 
 async def test_every_stage_is_timed_once_a_request() -> None:

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 from kvatlas_chassis import FatalError
 from kvatlas_frontend.api.body import ChatPrompt, OpaquePrompt, Prompt, TextPrompt, TokenPrompt
+from kvatlas_frontend.tokens.chat_template import ChatTemplate
 from kvatlas_frontend.tokens.encoder import (
     FastEncoder,
     ReferenceEncoder,
@@ -20,9 +21,8 @@ from kvatlas_frontend.tokens.encoder import (
     first_difference,
     load_encoder,
 )
-from kvatlas_frontend.tokens.prompt import PromptTokenizer, TokensUnavailableError
+from kvatlas_frontend.tokens.prompt_tokenizer import PromptTokenizer, TokensUnavailableError
 from kvatlas_frontend.tokens.selfcheck import corpus
-from kvatlas_frontend.tokens.template import ChatTemplate
 
 NOON = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 

@@ -2,9 +2,10 @@
 
 import pytest
 
+from kvatlas_client import WorkerKey, WorkerState
 from kvatlas_frontend.fleet.models import ModelCatalog
 from kvatlas_frontend.fleet.table import Fleet
-from kvatlas_frontend.fleet.worker import FleetChange, WorkerKey, WorkerRecord, WorkerState
+from kvatlas_frontend.fleet.worker import FleetChange, WorkerRecord
 
 ONE, TWO = WorkerKey(1, 0), WorkerKey(2, 0)
 
@@ -36,8 +37,8 @@ def test_the_base_model_is_known_before_any_engine_has_answered() -> None:
 
 def test_an_adapter_is_served_where_it_was_listed() -> None:
     fleet, models = catalog(ONE, TWO)
-    models.learnt(ONE, served("base"))
-    models.learnt(TWO, served("poet", parent="base"))
+    models.learn(ONE, served("base"))
+    models.learn(TWO, served("poet", parent="base"))
     route = models.route("poet")
     assert route is not None
     assert route.lora_name == "poet"
@@ -47,7 +48,7 @@ def test_an_adapter_is_served_where_it_was_listed() -> None:
 
 def test_another_name_of_the_base_model_is_no_adapter() -> None:
     _, models = catalog(ONE)
-    models.learnt(ONE, served("base", "alias"))
+    models.learn(ONE, served("base", "alias"))
     route = models.route("alias")
     assert route is not None
     assert (route.name, route.lora_name) == ("alias", None)
@@ -55,9 +56,9 @@ def test_another_name_of_the_base_model_is_no_adapter() -> None:
 
 def test_an_adapter_that_is_unloaded_or_whose_worker_left_is_unknown() -> None:
     fleet, models = catalog(ONE, TWO)
-    models.learnt(ONE, served("poet", parent="base"))
-    models.learnt(TWO, served("clerk", parent="base"))
-    models.learnt(ONE, served("base"))
+    models.learn(ONE, served("poet", parent="base"))
+    models.learn(TWO, served("clerk", parent="base"))
+    models.learn(ONE, served("base"))
     assert models.route("poet") is None
     assert models.route("clerk") is not None
     tell(fleet, ONE)
@@ -70,7 +71,7 @@ def test_an_adapter_that_is_unloaded_or_whose_worker_left_is_unknown() -> None:
 )
 def test_an_answer_that_lists_nothing_adds_nothing(answer: object) -> None:
     _, models = catalog(ONE)
-    models.learnt(ONE, answer)
+    models.learn(ONE, answer)
     assert models.route("base") is not None
     assert [model["id"] for model in models.listing()] == ["base"]
 
@@ -78,5 +79,5 @@ def test_an_answer_that_lists_nothing_adds_nothing(answer: object) -> None:
 def test_engines_paths_are_not_shown() -> None:
     _, models = catalog(ONE)
     entry: dict[str, object] = {"id": "base", "root": "/models/secret", "max_model_len": 4096}
-    models.learnt(ONE, {"data": [entry]})
+    models.learn(ONE, {"data": [entry]})
     assert models.listing() == [{"id": "base", "max_model_len": 4096}]

@@ -1,4 +1,4 @@
-"""What the contract promises in words, checked on known values."""
+"""The written promises of the hash contract, checked on known values."""
 
 import numpy as np
 import pytest

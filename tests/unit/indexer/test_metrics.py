@@ -1,18 +1,20 @@
-"""The cell's counts as Prometheus sees them."""
+"""The cell's counts on the metrics page."""
 
+from functools import partial
 from typing import cast
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from kvatlas_indexer.metrics import LAGGING_NAMED, CellCollector, LagCollector
+from kvatlas_chassis.metrics import ScrapedMetrics
+from kvatlas_indexer.metrics import LAGGING_NAMED, cell_metrics, lag_metrics
 from kvatlas_native import Cell
 from tests.unit.cell.bench import Bench
-from tests.unit.cell.speaker import Speaker, store
+from tests.unit.cell.record_source import RecordSource, store
 
 
 class ScriptedCell:
-    """Answers what a test wrote down."""
+    """Answers with fixed values."""
 
     def counters(self) -> dict[str, int]:
         return {'records{reason="seen"}': 2, 'records{reason="older_epoch"}': 0, "events": 7}
@@ -26,7 +28,7 @@ class ScriptedCell:
 
 def test_names_labels_and_buckets_are_those_of_the_cell_under_our_prefix() -> None:
     registry = CollectorRegistry()
-    CellCollector(cast("Cell", ScriptedCell()), registry)
+    ScrapedMetrics(partial(cell_metrics, cast("Cell", ScriptedCell())), registry)
     lines = generate_latest(registry).decode().splitlines()
     assert {line for line in lines if not line.startswith("#")} == {
         'kvatlas_indexer_records_total{reason="seen"} 2.0',
@@ -41,13 +43,13 @@ def test_names_labels_and_buckets_are_those_of_the_cell_under_our_prefix() -> No
     }
 
 
-def test_lag_is_told_in_sum_and_of_the_furthest_behind_by_name() -> None:
+def test_lag_is_shown_in_sum_and_by_name_for_the_furthest_behind() -> None:
     bench = Bench()
     for worker_id in range(1, 100):
-        speaker = Speaker(worker_id=worker_id)
-        bench.feed(speaker.events(store(1)), speaker.heartbeat(last=1 + worker_id))
+        source = RecordSource(worker_id=worker_id)
+        bench.feed(source.events(store(1)), source.heartbeat(last=1 + worker_id))
     registry = CollectorRegistry()
-    LagCollector(bench.cell, registry, unix_ms=lambda: bench.now_ms + 70)
+    ScrapedMetrics(partial(lag_metrics, bench.cell, lambda: bench.now_ms + 70), registry)
     lines = generate_latest(registry).decode().splitlines()
     assert "kvatlas_indexer_workers_lagging 99.0" in lines
     assert f"kvatlas_indexer_lag_events {sum(range(1, 100))}.0" in lines
@@ -58,11 +60,13 @@ def test_lag_is_told_in_sum_and_of_the_furthest_behind_by_name() -> None:
     assert len(named) == LAGGING_NAMED
 
 
-def test_who_is_out_for_lack_of_memory_is_on_the_page() -> None:
+def test_an_evicted_worker_is_on_the_page() -> None:
     bench = Bench(memory_bytes_max=600_000)
-    bench.feed(Speaker(1).events(store(1)), Speaker(2).events(store(*range(1_000, 60_000))))
+    bench.feed(
+        RecordSource(1).events(store(1)), RecordSource(2).events(store(*range(1_000, 60_000)))
+    )
     registry = CollectorRegistry()
-    CellCollector(bench.cell, registry)
+    ScrapedMetrics(partial(cell_metrics, bench.cell), registry)
     lines = generate_latest(registry).decode().splitlines()
     assert 'kvatlas_indexer_workers{state="over_budget"} 0.0' in lines
     bench.pass_ms(100)

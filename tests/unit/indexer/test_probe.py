@@ -1,4 +1,4 @@
-"""Marks that show whether a log takes writes, and leases that stand still while none come back."""
+"""Marks show whether a log accepts writes; leases stand still while none come back."""
 
 import asyncio
 import random
@@ -9,11 +9,11 @@ import pytest
 
 from kvatlas_events import LogSlice, LogUnavailable
 from kvatlas_events.backoff import Backoff
-from kvatlas_indexer.feed import LogFeed
-from kvatlas_indexer.probe import Marks, Probe, interval_s
+from kvatlas_indexer.logs.log_feed import LogFeed
+from kvatlas_indexer.logs.probe import Marks, Probe, interval_s
 from kvatlas_wire.v1 import indexer_pb2 as rpc
 from tests.unit.cell.bench import LEASE_MS, Bench
-from tests.unit.cell.speaker import Speaker, store
+from tests.unit.cell.record_source import RecordSource, store
 
 
 def marks(*, late_s: float = 3.0) -> Marks:
@@ -24,43 +24,43 @@ def test_the_age_is_that_of_the_newest_mark_that_is_back() -> None:
     some = marks()
     first, second = some.next(101.0), some.next(102.0)
     assert first != second
-    some.taken(first, frozenset({0}))
-    some.taken(second, frozenset({0}))
+    some.accepted(first, frozenset({0}))
+    some.accepted(second, frozenset({0}))
     assert some.age_s(102.0) == 2.0
     some.came_back(0, second)
-    some.came_back(0, first)  # later than the newer one: nothing grows older by it
+    some.came_back(0, first)  # after the newer one, so it changes nothing
     assert some.age_s(105.0) == 3.0
     assert not some.are_late(105.0)
     assert some.are_late(105.001)
 
 
-def test_a_mark_is_back_when_every_part_of_the_log_has_given_it() -> None:
+def test_a_mark_is_back_when_it_has_come_from_every_part_of_the_log() -> None:
     some = marks()
     mark = some.next(101.0)
     some.came_back(4, mark)  # the reader can be faster than the acknowledgement
     some.came_back(4, mark)
-    some.taken(mark, frozenset({4, 7}))
+    some.accepted(mark, frozenset({4, 7}))
     assert some.age_s(101.0) == 1.0
     some.came_back(7, mark)
     assert some.age_s(101.0) == 0.0
 
 
-def test_marks_of_others_of_an_earlier_life_and_long_forgotten_ones_prove_nothing() -> None:
+def test_marks_of_other_processes_and_forgotten_marks_are_ignored() -> None:
     some = marks()
     old = some.next(101.0)
     for _ in range(1_000):
         some.next(102.0)
-    some.taken(old, frozenset({0}))
+    some.accepted(old, frozenset({0}))
     for mark in (b"you/1", b"", old):
         some.came_back(0, mark)
     assert some.age_s(102.0) == 2.0
 
 
-def test_a_mark_that_the_log_did_not_take_is_not_waited_for_by_the_next() -> None:
+def test_a_refused_mark_does_not_delay_the_next() -> None:
     some = marks()
     some.next(101.0)
     mark = some.next(102.0)
-    some.taken(mark, frozenset({0}))
+    some.accepted(mark, frozenset({0}))
     some.came_back(0, mark)
     assert some.age_s(102.0) == 0.0
 
@@ -71,7 +71,7 @@ def test_marks_are_many_in_a_lease() -> None:
 
 
 class Prober:
-    """A log whose writing side a test sets; `refuses`: what it says to the next marks."""
+    """The writing side of a log; `refuses`: the reason for which it refuses the next marks."""
 
     name = "redis://test"
 
@@ -92,7 +92,7 @@ class Prober:
 
 
 class Reader:
-    """Answers every read at once with the marks of `prober` that it is let to give."""
+    """Answers every read at once with the marks of `prober`, while `gives` is set."""
 
     name = "redis://test"
 
@@ -125,7 +125,7 @@ class Reader:
 
 
 class Following:
-    """A feed and its probe at work, on a clock that the test moves."""
+    """A running feed and its probe, on a clock that the test moves."""
 
     def __init__(self) -> None:
         self.bench, self.now_s = Bench(), 0.0
@@ -151,9 +151,9 @@ class Following:
 
 @asynccontextmanager
 async def following() -> AsyncGenerator[Following]:
-    """One whose worker is matched, from a record of this moment."""
+    """Run a feed whose worker is matched, from a record of this moment."""
     each = Following()
-    each.reader.records = [Speaker().events(store(1))]
+    each.reader.records = [RecordSource().events(store(1))]
     each.reader.appended_ms = each.bench.now_ms
     tasks = [asyncio.create_task(each.feed.run()), asyncio.create_task(each.probe.run())]
     try:
@@ -174,14 +174,14 @@ async def test_while_a_log_refuses_writes_leases_stand_still_and_reads_go_on(
         f.now_s += LEASE_MS / 2_000
         await f.until(lambda: not f.feed.is_alive)
         assert not f.bench.status().logs[0].alive
-        assert f.feed.obstacle is None  # the head was reached; the log is read on
+        assert f.feed.obstacle is None  # the head was reached
         asked = f.prober.asked
         await f.until(lambda: f.prober.asked > asked + 3)
         f.bench.pass_ms(100 * LEASE_MS, log_alive=f.feed.is_alive)
         assert f.bench.state() == rpc.WORKER_STATE_LIVE
         f.prober.refuses = None
         await f.until(lambda: f.feed.is_alive)
-        # All of the lease is left: what had passed since the last mark was taken back.
+        # The whole lease is left: the time since the last mark was taken back.
         f.bench.pass_ms(LEASE_MS, log_alive=f.feed.is_alive)
         assert f.bench.state() == rpc.WORKER_STATE_LIVE
         f.bench.pass_ms(200, log_alive=f.feed.is_alive)
@@ -193,7 +193,7 @@ async def test_while_a_log_refuses_writes_leases_stand_still_and_reads_go_on(
     ]
 
 
-async def test_a_log_that_takes_marks_and_gives_none_back_is_not_alive(
+async def test_a_log_that_accepts_marks_but_does_not_return_them_is_not_alive(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with following() as f:

@@ -1,4 +1,4 @@
-"""What `kvatlas indexer` accepts as settings."""
+"""The settings of `kvatlas indexer`."""
 
 from pathlib import Path
 
@@ -60,6 +60,6 @@ def test_every_setting_is_a_flag_a_variable_and_a_key_of_the_file(tmp_path: Path
         (["--memory-bytes-max", "1000000"], "memory_bytes_max"),
     ],
 )
-def test_what_cannot_work_is_refused_by_name(words: list[str], message: str) -> None:
+def test_an_invalid_setting_is_refused_by_name(words: list[str], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         load(*REQUIRED, *words)

@@ -1,4 +1,4 @@
-"""What a replica keeps for its next start: whole or not there, and never in the way of a start."""
+"""State files: complete or not there, and never an obstacle to a start."""
 
 import resource
 from collections.abc import Generator, Sequence
@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from kvatlas_indexer.snapshots import KEPT, StateFile, StateFiles
-from kvatlas_indexer.start import Source, Start
+from kvatlas_indexer.state.files import FILES_KEPT, StateFile, StateFiles
+from kvatlas_indexer.state.start import Source, Start
 from kvatlas_native import Cell
 from kvatlas_wire.v1 import events_pb2 as pb
 from tests.unit.cell.bench import RECOVER_MS, Bench
-from tests.unit.cell.speaker import CONTRACT, Speaker, store
+from tests.unit.cell.record_source import CONTRACT, RecordSource, store
 
 
 def told() -> Bench:
     bench = Bench()
-    speaker = Speaker()
+    source = RecordSource()
     bench.cell.set_log_status("redis", alive=True, records=0, lag_ms=0)
     bench.cell.set_log_position("redis", identity="log", entry="7-1")
-    records = [speaker.events(store(1, 2)), speaker.events(store(3), store(2, tier=pb.TIER_HOST))]
+    records = [source.events(store(1, 2)), source.events(store(3), store(2, tier=pb.TIER_HOST))]
     facts = pb.Heartbeat(engine_url="http://engine", role="decode")
-    bench.feed(*records, speaker.heartbeat(facts=facts))
+    bench.feed(*records, source.heartbeat(facts=facts))
     return bench
 
 
@@ -32,7 +32,7 @@ def fresh() -> Bench:
     return bench
 
 
-def test_a_state_that_was_written_is_the_state_that_is_read(tmp_path: Path) -> None:
+def test_a_written_state_is_restored(tmp_path: Path) -> None:
     bench, again = told(), fresh()
     assert StateFiles(tmp_path / "deep" / "er").write(bench.cell, 1_700_000_000_000)
     restored = StateFiles(tmp_path / "deep" / "er").restore(again.cell, lambda: again.now_ms)
@@ -46,20 +46,20 @@ def test_a_state_that_was_written_is_the_state_that_is_read(tmp_path: Path) -> N
     assert again.worker().digests == bench.worker().digests
 
 
-def test_a_directory_that_cannot_be_written_is_said_at_the_start(
+def test_a_directory_that_cannot_be_written_is_reported_at_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
     files = StateFiles(tmp_path / "file" / "state")
-    assert not files.try_out()
+    assert not files.check_writable()
     assert files.failed == 1
-    assert caplog.messages == [f"state cannot be kept in {files.directory}: Not a directory"]
+    assert caplog.messages == [f"state cannot be saved in {files.directory}: Not a directory"]
     files = StateFiles(tmp_path / "state")
-    assert files.try_out()
+    assert files.check_writable()
     assert (files.failed, list(files.directory.iterdir())) == (0, [])
 
 
-def test_the_newest_two_are_kept_and_the_leftovers_of_a_crash_are_not(tmp_path: Path) -> None:
+def test_the_newest_two_are_kept_and_the_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
     files, bench = StateFiles(tmp_path), told()
     (tmp_path / ".state-1.partial").write_bytes(b"half")
     (tmp_path / "other").write_bytes(b"somebody else's")
@@ -67,7 +67,7 @@ def test_the_newest_two_are_kept_and_the_leftovers_of_a_crash_are_not(tmp_path: 
         assert files.write(bench.cell, 1_700_000_000_000 + number)
     kept = files.newest_first()
     assert [file.unix_ms % 10 for file in kept] == [4, 3]
-    assert len(kept) == KEPT
+    assert len(kept) == FILES_KEPT
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"other", *(file.path.name for file in kept)}
     assert (files.written, files.failed) == (5, 0)
@@ -76,18 +76,18 @@ def test_the_newest_two_are_kept_and_the_leftovers_of_a_crash_are_not(tmp_path: 
 def test_a_state_that_is_written_after_the_clock_was_set_back_is_the_newest(
     tmp_path: Path,
 ) -> None:
-    files, bench, speaker = StateFiles(tmp_path), fresh(), Speaker()
+    files, bench, source = StateFiles(tmp_path), fresh(), RecordSource()
     hour_ms = 3_600_000
     for block, unix_ms in enumerate((hour_ms, hour_ms + 1, 0, 1), 1):
-        bench.feed(speaker.events(store(block)))
+        bench.feed(source.events(store(block)))
         assert files.write(bench.cell, 1_700_000_000_000 + unix_ms)
-    assert len(files.newest_first()) == KEPT
+    assert len(files.newest_first()) == FILES_KEPT
     again = fresh()
     assert files.restore(again.cell, lambda: again.now_ms) is not None
     assert again.find(1, 2, 3, 4) == [(1, 0, 4)]
 
 
-def test_a_damaged_file_is_passed_over_for_the_one_before_it(tmp_path: Path) -> None:
+def test_a_damaged_file_is_skipped_for_the_one_before_it(tmp_path: Path) -> None:
     files = StateFiles(tmp_path)
     for number in range(2):
         files.write(told().cell, 1_700_000_000_000 + number)
@@ -95,7 +95,7 @@ def test_a_damaged_file_is_passed_over_for_the_one_before_it(tmp_path: Path) -> 
     newest.write_bytes(newest.read_bytes()[:-100])
     again = fresh()
     assert files.restore(again.cell, lambda: again.now_ms) is not None
-    assert files.refused == {"corrupt": 1}
+    assert files.unusable == {"corrupt": 1}
     assert again.find(1, 2, 3) == [(1, 0, 3)]
 
 
@@ -103,7 +103,7 @@ def test_a_damaged_file_is_passed_over_for_the_one_before_it(tmp_path: Path) -> 
     ("terms", "why"),
     [({"model": "another"}, "other_cell"), ({"block_size": 32}, "other_cell"), ({}, None)],
 )
-def test_a_file_of_another_cell_is_passed_over(
+def test_a_file_of_another_cell_is_skipped(
     tmp_path: Path, terms: dict[str, object], why: str | None
 ) -> None:
     files = StateFiles(tmp_path)
@@ -112,15 +112,15 @@ def test_a_file_of_another_cell_is_passed_over(
     limits = {"lease_ms": 1, "hold_back_batches_max": 1, "hold_back_ms": 1}
     cell = Cell(replica_id="", version="", memory_bytes_max=1 << 30, **of, **limits)  # pyright: ignore[reportArgumentType] - the parameters mix types
     assert (files.restore(cell, lambda: 1) is None) is (why is not None)
-    assert files.refused == ({why: 1} if why else {})
+    assert files.unusable == ({why: 1} if why else {})
 
 
-def test_a_foreign_file_under_our_name_is_passed_over(tmp_path: Path) -> None:
-    # The checksum of an empty file is the name's, so that its bytes are looked at.
+def test_a_foreign_file_with_a_state_files_name_is_skipped(tmp_path: Path) -> None:
+    # The name has the right checksum, so that the bytes are decoded.
     (tmp_path / "state-1700000000000-2d06800538d394c2.arrow").write_bytes(b"")
     files = StateFiles(tmp_path)
     assert files.restore(fresh().cell, lambda: 1) is None
-    assert sum(files.refused.values()) == 1
+    assert sum(files.unusable.values()) == 1
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def files_no_larger_than(size: int) -> Generator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_a_file_that_cannot_be_written_whole_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_completed_leaves_nothing_behind(tmp_path: Path) -> None:
     files, bench = StateFiles(tmp_path), told()
     files.write(bench.cell, 1_700_000_000_000)
     (before,) = files.newest_first()
@@ -145,7 +145,7 @@ def test_a_file_that_cannot_be_written_whole_leaves_nothing_behind(tmp_path: Pat
 
 
 class Slow(StateFiles):
-    """Takes longer to read than a worker's recovery may."""
+    """Takes longer to read than `recover_ms`."""
 
     def __init__(self, directory: Path, bench: Bench) -> None:
         super().__init__(directory)
@@ -156,25 +156,25 @@ class Slow(StateFiles):
         return super().newest_first()
 
 
-async def test_the_time_that_a_start_takes_is_not_taken_off_from_what_a_recovery_may_take(
+async def test_the_time_of_a_start_does_not_count_towards_recover_ms(
     tmp_path: Path,
 ) -> None:
-    bench, again, speaker = fresh(), fresh(), Speaker()
-    bench.feed(speaker.events(store(1)), speaker.heartbeat(last=3))
+    bench, again, source = fresh(), fresh(), RecordSource()
+    bench.feed(source.events(store(1)), source.heartbeat(last=3))
     assert StateFiles(tmp_path).write(bench.cell, 1_700_000_000_000)
     slow = Slow(tmp_path, again)
     start = Start(again.cell, slow, (), patience_s=1.0, unix_ms=lambda: again.now_ms)
     await start.run()
     assert start.source is Source.FILE
     again.pass_ms(100, log_alive=False)
-    again.feed(speaker.events(store(2), store(3), first=2))
+    again.feed(source.events(store(2), store(3), first=2))
     assert again.count("recoveries_given_up") == 0
     assert again.find(1, 2, 3) == [(1, 0, 3)]
 
 
-def test_a_directory_that_is_none_is_counted_and_nothing_else(tmp_path: Path) -> None:
+def test_a_directory_that_is_a_file_is_counted_and_harmless(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     files = StateFiles(tmp_path / "file")
     assert files.restore(fresh().cell, lambda: 1) is None
     assert not files.write(told().cell, 1_700_000_000_000)
-    assert (files.failed, files.refused) == (1, {"unreadable": 1})
+    assert (files.failed, files.unusable) == (1, {"unreadable": 1})

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kvatlas_loadtest.codec import Status, Worker, WorkerStatus
 from kvatlas_loadtest.demo.agreement import compare
+from kvatlas_loadtest.indexer_rpc import Status, WorkerStatus
+from kvatlas_wire import WorkerKey
 
 WORKER = WorkerStatus("LIVE", 5, 7, 3, "http://e", ((1, 3, 99),))
 PROMPTS = [np.array([1, 2], dtype=np.uint64), np.array([9], dtype=np.uint64)]
@@ -15,12 +16,12 @@ PROMPTS = [np.array([1, 2], dtype=np.uint64), np.array([9], dtype=np.uint64)]
 @dataclass
 class Replica:
     address: str
-    answers: dict[int, dict[Worker, int]]
-    workers: dict[Worker, WorkerStatus]
+    answers: dict[int, dict[WorkerKey, int]]
+    workers: dict[WorkerKey, WorkerStatus]
     asked: int = 0
     behind: int = 0
 
-    async def find_matches(self, sequence_hashes: NDArray[np.uint64]) -> dict[Worker, int]:
+    async def find_matches(self, sequence_hashes: NDArray[np.uint64]) -> dict[WorkerKey, int]:
         return self.answers.get(int(sequence_hashes[0]), {})
 
     async def status(self) -> Status:
@@ -31,10 +32,10 @@ class Replica:
 
 
 def pair() -> tuple[Replica, Replica]:
-    answers = {1: {(0, 0): 2, (1, 0): 1}}
+    answers = {1: {WorkerKey(0, 0): 2, WorkerKey(1, 0): 1}}
     return (
-        Replica("a:1", dict(answers), {(0, 0): WORKER}),
-        Replica("b:1", dict(answers), {(0, 0): WORKER}),
+        Replica("a:1", dict(answers), {WorkerKey(0, 0): WORKER}),
+        Replica("b:1", dict(answers), {WorkerKey(0, 0): WORKER}),
     )
 
 
@@ -53,7 +54,7 @@ async def test_a_replica_that_is_a_little_behind_is_waited_for() -> None:
 
 async def test_a_replica_that_stays_behind_differs() -> None:
     first, second = pair()
-    second.workers[0, 0] = replace(WORKER, last_event_id=6)
+    second.workers[WorkerKey(0)] = replace(WORKER, last_event_id=6)
     found = await compare((first, second), PROMPTS, settle_s=0.0)
     assert len(found.differences) == 1
     assert found.differences[0].startswith("worker 0/0: a:1 holds")
@@ -61,10 +62,13 @@ async def test_a_replica_that_stays_behind_differs() -> None:
 
 async def test_other_digests_other_answers_and_missing_workers_are_differences() -> None:
     first, second = pair()
-    second.workers[0, 0] = replace(WORKER, digests=((1, 3, 98),))
-    second.workers[4, 0] = WORKER
-    second.answers[1] = {(0, 0): 1, (1, 0): 1}
+    second.workers[WorkerKey(0)] = replace(WORKER, digests=((1, 3, 98),))
+    second.workers[WorkerKey(4)] = WORKER
+    second.answers[1] = {WorkerKey(0, 0): 1, WorkerKey(1, 0): 1}
     found = await compare((first, second), PROMPTS, settle_s=0.0)
     assert len(found.differences) == 3
-    assert "prompt 0: a:1 says {(0, 0): 2" in found.differences[2]
+    assert (
+        "prompt 0: a:1 says 2 blocks on 0/0, 1 blocks on 1/0, b:1 1 blocks on 0/0"
+        in found.differences[2]
+    )
     assert found.sentence().startswith("the 2 indexers differ in 3 places; first: worker 0/0")

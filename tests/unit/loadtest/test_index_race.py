@@ -8,19 +8,20 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.transforms import Bbox
 
 from kvatlas_chassis import SettingsError
 from kvatlas_loadtest.bench.index.opstream import Header
 from kvatlas_loadtest.bench.index.options import Options, add_flags, read_options
-from kvatlas_loadtest.bench.index.picture import Box, draw, free_place, label
+from kvatlas_loadtest.bench.index.plot import draw, free_place, label
 from kvatlas_loadtest.bench.index.program import Design, Trial
-from kvatlas_loadtest.bench.index.race import Effort, Entrant, Race
-from kvatlas_loadtest.bench.index.results import FLAT, Result, Standing, documents
+from kvatlas_loadtest.bench.index.race import Contender, Race, RaceLimits
+from kvatlas_loadtest.bench.index.results import FLAT, Result, StreamResults, documents
 from kvatlas_loadtest.bench.index.search import Rules
-from kvatlas_loadtest.bench.index.sheets import page
 from kvatlas_loadtest.bench.index.streams import Stream
-from kvatlas_loadtest.bench.index.tables import standing_sheet
+from kvatlas_loadtest.bench.index.tables import results_table
 from kvatlas_loadtest.bench.index.targets import stream_rows
+from kvatlas_loadtest.bench.index.text_table import page
 from kvatlas_loadtest.bench.main import command as bench
 
 BLOCK_OPS = 1_000_000
@@ -41,8 +42,10 @@ class World:
     def cut(self, share: float) -> Path:
         return Path(f"{share}")
 
-    def play(self, file: Path, entrant: Entrant, window_ms: int, patience_s: float) -> Trial | None:
-        name = entrant.design.name
+    def play(
+        self, file: Path, contender: Contender, window_ms: int, patience_s: float
+    ) -> Trial | None:
+        name = contender.design.name
         self.played.append((name, window_ms))
         blocks = BLOCK_OPS * float(file.name)
         busy_ms = blocks * self.ns[name] / 1e6
@@ -57,7 +60,7 @@ class World:
             block_ops=int(blocks),
             block_ops_per_s=blocks / finished_ms * 1e3,
             lookup_us={"p50": 1.0, "p99": self.ns[name], "p999": 9.0},
-            apply_ms=None if entrant.design.queued else {"p50": 0.1, "p99": 0.2, "even_p99": 0.1},
+            apply_ms=None if contender.design.queued else {"p50": 0.1, "p99": 0.2, "even_p99": 0.1},
             bytes_per_membership=20.0,
             memberships=5,
             write_ns=self.ns[name],
@@ -74,14 +77,14 @@ class World:
 
 
 def raced(world: World, *designs: Design, budget_s: float = 60.0) -> tuple[Result, ...]:
-    race = Race(world.play, world.cut, Effort(Rules(), budget_s), world)
-    results = race.run([Entrant(design, design.name) for design in designs])
+    race = Race(world.play, world.cut, RaceLimits(Rules(), budget_s), world)
+    results = race.run([Contender(design, design.name) for design in designs])
     assert world.stepped == world.expected
     return results
 
 
-def standing(results: tuple[Result, ...], kind: str = "hub") -> Standing:
-    return Standing(Stream(kind, "a stream", Path("s"), 0.0, HEADER), results)
+def stream_results(results: tuple[Result, ...], kind: str = "hub") -> StreamResults:
+    return StreamResults(Stream(kind, "a stream", Path("s"), 0.0, HEADER), results)
 
 
 def test_each_design_finds_what_it_keeps_up_with() -> None:
@@ -89,7 +92,7 @@ def test_each_design_finds_what_it_keeps_up_with() -> None:
     for result, busy_ms in ((slow, 2_000.0), (flat, 500.0)):
         assert result.window_ms == pytest.approx(busy_ms / 1.1, rel=0.05)
         assert result.block_ops_per_s == pytest.approx(BLOCK_OPS / busy_ms * 1e3, rel=0.05)
-    both = standing((slow, flat))
+    both = stream_results((slow, flat))
     assert both.best_baseline is slow
     assert both.ratio(flat) == pytest.approx(4, rel=0.1)
     assert (slow.ours, flat.ours) == (False, True)
@@ -118,23 +121,23 @@ def test_a_hopeless_design_is_given_up_and_the_row_says_so() -> None:
 
 def test_rows_hold_the_flat_index_against_its_targets_and_the_best_baseline() -> None:
     results = raced(World({"slow tree": 2_000.0, FLAT: 500.0}), EXACT, OURS)
-    rows = {row.figure: row for row in stream_rows(standing(results))}
+    rows = {row.figure: row for row in stream_rows(stream_results(results))}
     assert rows["block operations kept up"].target == 50.0
     assert rows["block operations kept up"].met is False
     assert rows["kept up / best baseline"].met is True
     assert rows["look-up p99 / best baseline"].value == 0.25
     assert rows["event apply p99"].met is True
     assert rows["bytes a membership, after churn"].met is True
-    no_hub = {row.figure: row for row in stream_rows(standing(results, "no-hub"))}
+    no_hub = {row.figure: row for row in stream_rows(stream_results(results, "no-hub"))}
     assert no_hub["look-up p99, half load"].target == 2.5
-    assert stream_rows(standing(results[:1])) == []
+    assert stream_rows(stream_results(results[:1])) == []
 
 
 def test_the_table_and_the_json_name_every_design() -> None:
     results = raced(World({"slow tree": 2_000.0, FLAT: 500.0}), EXACT, OURS)
     queued = Result("a queue", ours=False, exact=False, note="unpaced")
-    both = standing((*results, queued))
-    text = page(["in a test"], [standing_sheet(both)])
+    both = stream_results((*results, queued))
+    text = page(["in a test"], [results_table(both)])
     assert "| slow tree |" in text
     assert "in a test" in text
     assert "inexact; unpaced" in text
@@ -147,7 +150,7 @@ def test_the_table_and_the_json_name_every_design() -> None:
 def test_the_picture_is_drawn_with_and_without_points(tmp_path: Path) -> None:
     results = raced(World({"slow tree": 2_000.0, FLAT: 500.0}), EXACT, OURS)
     file = tmp_path / "index.png"
-    draw([standing(results), standing(()), standing(results)], file)
+    draw([stream_results(results), stream_results(()), stream_results(results)], file)
     assert file.read_bytes().startswith(b"\x89PNG")
     part = Result("a tree", ours=False, exact=True, share=0.05)
     assert label(part) == "a tree (first 5%)"
@@ -158,11 +161,11 @@ def test_the_picture_is_drawn_with_and_without_points(tmp_path: Path) -> None:
     st.floats(30, 250),
 )
 def test_labels_keep_apart(points: list[tuple[float, float]], width: float) -> None:
-    frame = Box(0, 0, 2_000, 1_600)
-    taken: list[Box] = []
+    frame = Bbox.from_extents(0, 0, 2_000, 1_600)
+    taken: list[Bbox] = []
     for x, y in points:
         _, _, box = free_place((x, y), (width, 16), taken=taken, frame=frame)
-        assert not any(box.overlaps(other) for other in taken)
+        assert not any(box.fully_overlaps(other) for other in taken)
         taken.append(box)
 
 

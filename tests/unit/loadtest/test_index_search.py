@@ -7,15 +7,15 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvatlas_loadtest.bench.index.search import Rules, Tried, next_window, shortest_window
+from kvatlas_loadtest.bench.index.search import Rules, TriedWindow, next_window, shortest_window
 
 RULES = Rules(windows_max=40)
 
 
-def searched(guess_ms: float, rules: Rules, counts: Callable[[int], bool]) -> list[Tried]:
-    tried: list[Tried] = []
+def searched(guess_ms: float, rules: Rules, counts: Callable[[int], bool]) -> list[TriedWindow]:
+    tried: list[TriedWindow] = []
     while (window_ms := next_window(guess_ms, tried, rules)) is not None:
-        tried.append(Tried(window_ms, counts(window_ms)))
+        tried.append(TriedWindow(window_ms, counts(window_ms)))
         assert len(tried) <= rules.windows_max * rules.trials
     return tried
 
@@ -54,16 +54,16 @@ def test_whatever_happens_it_ends_and_most_trials_of_what_it_found_counted(
 
 @given(st.integers(1, 10_000), st.permutations([True, True, False]))
 def test_one_trial_of_three_decides_nothing(guess_ms: int, outcomes: list[bool]) -> None:
-    one = [Tried(guess_ms, outcomes[0])]
+    one = [TriedWindow(guess_ms, outcomes[0])]
     assert next_window(guess_ms, one, Rules()) == guess_ms
     assert shortest_window(one, Rules()) is None
-    three = [Tried(guess_ms, counted) for counted in outcomes]
+    three = [TriedWindow(guess_ms, counted) for counted in outcomes]
     assert shortest_window(three, Rules()) == guess_ms
 
 
 def test_two_of_three_alike_spare_the_third() -> None:
     for counted in (True, False):
-        two = [Tried(100, counted)] * 2
+        two = [TriedWindow(100, counted)] * 2
         assert next_window(100, two, Rules()) != 100
 
 

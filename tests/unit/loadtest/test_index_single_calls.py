@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kvatlas_loadtest.bench.index.micro import micro_rows
-from kvatlas_loadtest.bench.index.micro_tables import micro_sheets
+from kvatlas_loadtest.bench.index.micro_tables import micro_tables
 from kvatlas_loadtest.bench.rows import Row
 
 
@@ -122,11 +122,11 @@ def test_the_tables_have_a_row_for_each_case_and_a_column_for_each_way() -> None
         store | {"ns_per_block": 30.0},
         store | {"operation": "remove", "temperature": "cold", "ns_per_block": 40.0},
     ]
-    queries, changes = micro_sheets(lines)
+    queries, changes = micro_tables(lines)
     assert queries.rows == (
         ("1,000", "16", "256", "8", "0", "1.25", "2.5", "-", "-"),
         ("1,000", "64", "256", "8", "0", "-", "-", "-", "3.5"),
     )
     assert changes.rows == (("1,000", "8", "1", "30", "-", "-", "40"),)
     assert "| 1,000 | 16 | 256 | 8 | 0 | 1.25 | 2.5 | - | - |" in queries.markdown()
-    assert micro_sheets([]) == []
+    assert micro_tables([]) == []

@@ -155,5 +155,7 @@ def test_options_have_defaults_and_are_checked() -> None:
 def test_a_bad_trace_is_the_users_to_mend(tmp_path: Path) -> None:
     file = tmp_path / "bad.jsonl"
     file.write_text("{}\n")
-    with pytest.raises(SettingsError, match=r"kvatlas demo: bad\.jsonl, line 1: timestamp is miss"):
+    with pytest.raises(
+        SettingsError, match=r"kvatlas demo: bad\.jsonl, line 1: timestamp: Field required"
+    ):
         make_plan(read_options(["--trace", str(file)]))

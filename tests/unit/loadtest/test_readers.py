@@ -1,8 +1,7 @@
-"""Small readers: metrics pages, streamed answers, requests on a wire."""
+"""Small readers: metrics pages and streamed answers."""
 
 import pytest
 
-from kvatlas_loadtest.bench.http import post, request_end
 from kvatlas_loadtest.prometheus import Histogram, parse, total
 from kvatlas_loadtest.sse import SseError, SseReader, cached_tokens
 
@@ -62,12 +61,3 @@ def test_cached_tokens_are_those_the_engine_reports() -> None:
     assert cached_tokens({"usage": {"prompt_tokens_details": None}}) == 0
     assert cached_tokens({"usage": None}) is None
     assert cached_tokens({}) is None
-
-
-def test_a_request_on_a_wire_ends_with_its_body() -> None:
-    request = post("/v1/completions", b"12345")
-    assert request_end(request) == len(request)
-    assert request_end(request[:-1]) is None
-    assert request_end(request[:20]) is None
-    assert request_end(request + request) == len(request)
-    assert request_end(b"GET / HTTP/1.1\r\n\r\n") == 18

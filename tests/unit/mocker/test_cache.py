@@ -101,7 +101,7 @@ def test_without_room_nothing_changes() -> None:
     assert cache.admit(sequence(*range(50, 60))) is None
     assert cache.free_blocks == 1
     assert cache.take_events() == []
-    # What is shared needs no room: the third block alone is new.
+    # Shared blocks need no room: only the third block is new.
     assert cache.admit(sequence(*range(8), 99)) == 8
     assert cache.free_blocks == 0
     assert cache.usage == 1

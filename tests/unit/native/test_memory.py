@@ -1,32 +1,29 @@
-"""Memory that mirrors share: what one takes is counted, and is back when it goes."""
+"""The memory that mirrors share: pages that one uses are counted, and free when it is gone."""
 
-import numpy as np
-
-from kvatlas_native import EngineMirror, Memory
+from kvatlas_native import EngineMirror, MirrorMemory
+from tests.reference import wire_events as wire
 
 BLOCKS = 20_000
 BYTES_PER_BLOCK = 80
 
 
-def filled(memory: Memory) -> EngineMirror:
+def filled(memory: MirrorMemory) -> EngineMirror:
     mirror = EngineMirror(engine="vllm", block_size=1, blocks_max=BLOCKS, memory=memory)
-    tokens = np.arange(BLOCKS, dtype=np.uint32)
-    mirror.stored(range(BLOCKS), None, tokens, 0, lora_name=None, cache_salt=None, items=None)
-    mirror.apply()
+    mirror.apply_payloads([wire.payload(wire.stored(range(BLOCKS), range(BLOCKS)))], 0)
     return mirror
 
 
-def test_mirrors_lie_in_the_memory_that_they_are_given_and_leave_it() -> None:
-    memory = Memory()
+def test_mirrors_use_the_memory_that_they_are_given_and_free_it() -> None:
+    memory = MirrorMemory()
     assert (memory.used_bytes, memory.idle_bytes) == (0, 0)
     first = filled(memory)
     one = memory.used_bytes
     assert BLOCKS * BYTES_PER_BLOCK < one <= first.memory_bytes
     state = first.export_state().tobytes()
-    restored = EngineMirror.import_state(
-        state, engine="vllm", block_size=1, blocks_max=BLOCKS, memory=memory
+    restored = EngineMirror(
+        engine="vllm", block_size=1, blocks_max=BLOCKS, memory=memory, state=state
     )
-    assert restored.digests() == first.digests()
+    assert restored.published_digests() == first.published_digests()
     assert memory.used_bytes == 2 * one
     del first
     assert memory.used_bytes == one
@@ -35,10 +32,9 @@ def test_mirrors_lie_in_the_memory_that_they_are_given_and_leave_it() -> None:
 
 
 def test_a_mirror_outlives_the_memory_that_it_was_given() -> None:
-    mirror = filled(Memory())
-    digest = mirror.digests()[0]
+    mirror = filled(MirrorMemory())
+    digest = mirror.published_digests()[0]
     mirror.suspect_all()
-    mirror.cleared(None)
-    mirror.apply()
+    mirror.apply_payloads([wire.payload(wire.cleared())], 0)
     assert digest[0] == BLOCKS
     assert mirror.held_blocks == 0

@@ -1,4 +1,4 @@
-"""What an engine's pages say, and how a disagreement is told."""
+"""The facts read from an engine's HTTP pages, and the errors if they differ from the settings."""
 
 import pytest
 from aiohttp import ClientSession, web
@@ -6,7 +6,7 @@ from aiohttp.test_utils import TestServer
 
 from kvatlas_chassis import SettingsError
 from kvatlas_events import Load
-from kvatlas_publisher.engine_http import EngineHttp, Scrape, check_agreement, parse_metrics
+from kvatlas_publisher.engine.http import EngineHttp, Scrape, check_agreement, parse_metrics
 
 VLLM = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -30,7 +30,7 @@ sglang:max_total_num_tokens{model_name="m"} 1000.0
 """
 
 
-def test_vllm_says_load_and_capacity_rank_by_rank() -> None:
+def test_vllm_pages_have_load_and_capacity_by_rank() -> None:
     first = Load(requests_running=3, requests_waiting=2, kv_usage=0.25)
     second = Load(requests_running=5, requests_waiting=0, kv_usage=0.5)
     assert parse_metrics(VLLM, dp_rank=0, block_size=16) == Scrape(first, 1234, 16)
@@ -43,7 +43,7 @@ def test_older_vllm_names_its_cache_after_the_gpu() -> None:
     assert parse_metrics(page, dp_rank=0, block_size=16) == Scrape(load, 0, None)
 
 
-def test_sglang_says_its_capacity_in_tokens() -> None:
+def test_sglang_pages_have_the_capacity_in_tokens() -> None:
     load = Load(requests_running=4, requests_waiting=1, kv_usage=0.75)
     assert parse_metrics(SGLANG, dp_rank=2, block_size=64) == Scrape(load, 15, None)
 
@@ -58,7 +58,7 @@ def test_sglang_says_its_capacity_in_tokens() -> None:
         'vllm:cache_config_info{num_gpu_blocks="None",block_size="None"} 1.0\n',
     ],
 )
-def test_a_page_without_the_names_says_nothing(page: str) -> None:
+def test_a_page_without_the_metrics_gives_nothing(page: str) -> None:
     assert parse_metrics(page, dp_rank=0, block_size=16) == Scrape(None, 0, None)
 
 
@@ -71,7 +71,7 @@ def test_a_page_without_the_names_says_nothing(page: str) -> None:
         "sglang:max_total_num_tokens 1e300\n",
     ],
 )
-def test_numbers_that_nothing_could_count_are_not_heard(page: str) -> None:
+def test_impossible_numbers_are_ignored(page: str) -> None:
     assert parse_metrics(page, dp_rank=0, block_size=16) == Scrape(None, 0, None)
 
 
@@ -92,7 +92,7 @@ def test_more_requests_than_a_heartbeat_holds_are_as_many_as_it_holds() -> None:
         b"\xff",
     ],
 )
-async def test_a_list_of_models_in_another_shape_says_nothing(body: bytes) -> None:
+async def test_a_list_of_models_in_another_shape_is_ignored(body: bytes) -> None:
     async def answer(_: web.Request) -> web.Response:
         return web.Response(body=body)
 
@@ -112,6 +112,6 @@ def test_another_model_is_refused_with_the_one_to_use() -> None:
         check_agreement(None, ["a", "b"], model="m", block_size=16)
 
 
-def test_what_an_engine_does_not_say_is_no_disagreement() -> None:
+def test_what_an_engine_does_not_report_is_not_compared() -> None:
     check_agreement(None, None, model="m", block_size=16)
     check_agreement(Scrape(None, 0, None), [], model="m", block_size=16)

@@ -40,7 +40,7 @@ def test_flags_describe_one_rank() -> None:
     assert (spec.engine_url, spec.advertised_url) == ("http://h:8000", "http://h:8000")
 
 
-def test_an_advertised_url_is_told_instead_of_ours() -> None:
+def test_the_advertised_url_replaces_the_engine_url() -> None:
     (spec,) = specs(
         *flags(engine_url="http://127.0.0.1:8000", advertise_engine_url="http://pod-3:8000")
     )
@@ -68,8 +68,10 @@ def test_what_is_required_is_named(missing: str) -> None:
 def test_all_that_is_required_is_named_at_once() -> None:
     with pytest.raises(SettingsError) as caught:
         specs("--worker-id", "0", "--model", "")
-    said = "; ".join(f"--{name} is required" for name in ("events", "model", "block-size", "log"))
-    assert str(caught.value) == f"kvatlas publisher: {said}"
+    missing = "; ".join(
+        f"--{name} is required" for name in ("events", "model", "block-size", "log")
+    )
+    assert str(caught.value) == f"kvatlas publisher: {missing}"
 
 
 def test_the_environment_is_read() -> None:
@@ -127,7 +129,7 @@ def test_a_wrong_entry_is_named(tmp_path: Path, engines: str, says: str) -> None
 
 def test_flags_of_one_rank_do_not_go_with_a_list(tmp_path: Path) -> None:
     text = "engines: [{events: 'tcp://a:1', worker_id: 1}]\n"
-    with pytest.raises(SettingsError, match="stand in each entry of engines"):
+    with pytest.raises(SettingsError, match="cannot be used with engines:"):
         specs(*flags(), "--config", write(tmp_path, text))
 
 

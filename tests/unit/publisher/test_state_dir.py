@@ -1,4 +1,4 @@
-"""What a publisher keeps on disk: files that are whole, damaged, another's, or cannot be written."""
+"""The state directory: files that are whole, damaged, another worker's, or cannot be written."""
 
 import shutil
 from pathlib import Path
@@ -6,133 +6,142 @@ from pathlib import Path
 import pytest
 
 from kvatlas_chassis import SettingsError
-from kvatlas_events import Worker
-from kvatlas_publisher.epochs import Epochs
-from kvatlas_publisher.session_terms import SessionCounters
-from kvatlas_publisher.state_dir import (
+from kvatlas_events import WorkerKey
+from kvatlas_publisher.context import WorkerContext
+from kvatlas_publisher.epoch.numbers import EpochNumbers
+from kvatlas_publisher.state.state_dir import (
     EPOCH_MAX,
-    Owner,
+    CellWorker,
     StateCorrupt,
     StateDir,
     decode_epoch,
     encode_epoch,
 )
+from tests.unit.publisher.workers import worker_context
 
-OWNER = Owner("prod/llama 8b", Worker(7, 1))
+WORKER = CellWorker("prod/llama 8b", WorkerKey(7, 1))
 
 
-def epochs(
-    state: StateDir | None, clock_us: int, counters: SessionCounters | None = None
-) -> Epochs:
-    return Epochs(OWNER, state, counters or SessionCounters(), now_unix_us=lambda: clock_us)
+def context(state: StateDir | None, clock_us: int) -> WorkerContext:
+    return worker_context(state, cell=WORKER.cell, now_unix_us=lambda: clock_us)
+
+
+def numbers(state: StateDir | None, clock_us: int) -> EpochNumbers:
+    return EpochNumbers(context(state, clock_us))
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 1_760_000_000_000_000, EPOCH_MAX])
 def test_an_epoch_comes_back_as_it_was_written(epoch: int) -> None:
-    assert decode_epoch(OWNER, encode_epoch(OWNER, epoch)) == epoch
+    assert decode_epoch(WORKER, encode_epoch(WORKER, epoch)) == epoch
 
 
 def test_every_damage_is_noticed() -> None:
-    whole = encode_epoch(OWNER, 1_760_000_000_000_000).rstrip()
+    whole = encode_epoch(WORKER, 1_760_000_000_000_000).rstrip()
     for length in range(len(whole)):
         with pytest.raises(StateCorrupt):
-            decode_epoch(OWNER, whole[:length])
+            decode_epoch(WORKER, whole[:length])
     for at in range(len(whole)):
         for bit in range(8):
             damaged = bytearray(whole)
             damaged[at] ^= 1 << bit
             with pytest.raises(StateCorrupt):
-                decode_epoch(OWNER, bytes(damaged))
+                decode_epoch(WORKER, bytes(damaged))
 
 
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "no JSON"),
-        (b"\xff", "no JSON"),
-        (b"[" * 4_000, "no JSON"),
-        (b"[]", "no table"),
+        (b"", "is not JSON"),
+        (b"\xff", "is not JSON"),
+        (b"[" * 4_000, "is not JSON"),
+        (b"[]", "is not a JSON object"),
         (b"{}", "version"),
         (b'{"version": 2}', "version 2"),
         (b'{"version": 1, "sum": 5}', "checksum"),
-        (encode_epoch(Owner("other", OWNER.worker), 5), "another worker's"),
-        (encode_epoch(Owner(OWNER.cell, Worker(7, 0)), 5), "another worker's"),
-        (encode_epoch(OWNER, -1), "its epoch"),
-        (encode_epoch(OWNER, EPOCH_MAX + 1), "its epoch"),
+        (encode_epoch(CellWorker("other", WORKER.worker), 5), "another worker's"),
+        (encode_epoch(CellWorker(WORKER.cell, WorkerKey(7, 0)), 5), "another worker's"),
+        (encode_epoch(WORKER, -1), "its epoch is impossible"),
+        (encode_epoch(WORKER, EPOCH_MAX + 1), "its epoch is impossible"),
     ],
 )
-def test_what_is_no_state_says_why(content: bytes, why: str) -> None:
+def test_a_corrupt_state_names_the_reason(content: bytes, why: str) -> None:
     with pytest.raises(StateCorrupt, match=why):
-        decode_epoch(OWNER, content)
+        decode_epoch(WORKER, content)
 
 
 def test_a_missing_directory_is_made_and_holds_only_what_was_written(tmp_path: Path) -> None:
     state = StateDir.open(tmp_path / "a" / "b")
     assert list(state.path.iterdir()) == []
-    state.write_epoch(OWNER, 5)
+    state.write_epoch(WORKER, 5)
     (file,) = state.path.iterdir()
     assert file.name == "kvatlas-prod%2Fllama%208b-7-1.epoch"
 
 
-def test_no_epoch_is_opened_twice_by_a_clock_that_was_set_back(tmp_path: Path) -> None:
+def test_no_epoch_is_used_twice_by_a_clock_that_was_set_back(tmp_path: Path) -> None:
     state = StateDir.open(tmp_path)
-    first = epochs(state, 1_000)
-    assert [first.open(), first.open()] == [1_000, 1_001]
-    again = epochs(state, 10)
-    assert again.open() == 1_002
-    assert again.is_ours(1_002)
-    assert not again.is_ours(1_001)
-    assert epochs(state, 5_000).open() == 5_000
+    first = numbers(state, 1_000)
+    assert [first.allocate(), first.allocate()] == [1_000, 1_001]
+    again = numbers(state, 10)
+    assert again.allocate() == 1_002
+    assert again.is_own(1_002)
+    assert not again.is_own(1_001)
+    assert numbers(state, 5_000).allocate() == 5_000
 
 
-def test_an_epoch_is_on_disk_when_it_is_opened(tmp_path: Path) -> None:
+def test_an_epoch_is_on_disk_when_it_is_allocated(tmp_path: Path) -> None:
     state = StateDir.open(tmp_path)
-    epoch = epochs(state, 1_000).open()
-    assert StateDir(tmp_path).read_epoch(OWNER) == epoch
+    epoch = numbers(state, 1_000).allocate()
+    assert StateDir(tmp_path).read_epoch(WORKER) == epoch
 
 
 def test_workers_and_cells_share_a_directory(tmp_path: Path) -> None:
     state = StateDir.open(tmp_path)
-    others = [Owner("c", Worker(7, 0)), Owner("c", Worker(7, 1)), Owner("d", Worker(7, 0))]
-    for epoch, owner in enumerate(others, 1):
-        state.write_epoch(owner, epoch)
-    assert [state.read_epoch(owner) for owner in others] == [1, 2, 3]
-    assert state.read_epoch(OWNER) is None
+    others = [
+        CellWorker("c", WorkerKey(7, 0)),
+        CellWorker("c", WorkerKey(7, 1)),
+        CellWorker("d", WorkerKey(7, 0)),
+    ]
+    for epoch, other in enumerate(others, 1):
+        state.write_epoch(other, epoch)
+    assert [state.read_epoch(other) for other in others] == [1, 2, 3]
+    assert state.read_epoch(WORKER) is None
 
 
-def test_a_rank_that_is_another_one_goes_on_above_both(tmp_path: Path) -> None:
+def test_another_rank_continues_above_the_epochs_of_both(tmp_path: Path) -> None:
     state = StateDir.open(tmp_path)
-    state.write_epoch(Owner(OWNER.cell, Worker(7, 3)), 9_000)
-    moving = epochs(state, 1_000)
-    assert moving.open() == 1_000
-    moving.move_to(Worker(7, 3))
-    assert moving.open() == 9_001
-    assert state.read_epoch(OWNER) == 1_000
-    assert state.read_epoch(Owner(OWNER.cell, Worker(7, 3))) == 9_001
+    state.write_epoch(CellWorker(WORKER.cell, WorkerKey(7, 3)), 9_000)
+    worker = context(state, 1_000)
+    moving = EpochNumbers(worker)
+    assert moving.allocate() == 1_000
+    worker.worker = WorkerKey(7, 3)
+    moving.on_worker_changed()
+    assert moving.allocate() == 9_001
+    assert state.read_epoch(WORKER) == 1_000
+    assert state.read_epoch(CellWorker(WORKER.cell, WorkerKey(7, 3))) == 9_001
 
 
-def test_a_corrupt_file_is_moved_aside_counted_and_told_in_one_line(
+def test_a_corrupt_file_is_moved_aside_counted_and_logged_in_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = StateDir.open(tmp_path)
-    file = tmp_path / f"{OWNER.name}.epoch"
+    file = tmp_path / f"{WORKER.file_stem}.epoch"
     for content in (b"torn", b"x" * 10_000):
         file.write_bytes(content)
-        counters = SessionCounters()
+        worker = context(state, 1_000)
         caplog.clear()
-        assert epochs(state, 1_000, counters).open() == 1_000
-        assert counters.state_corrupt == 1
+        assert EpochNumbers(worker).allocate() == 1_000
+        assert worker.counters.state_corrupt == 1
         (line,) = caplog.messages
         assert str(file) in line
         assert (tmp_path / f"{file.name}.corrupt").read_bytes() == content
-        assert state.read_epoch(OWNER) == 1_000
+        assert state.read_epoch(WORKER) == 1_000
 
 
 def test_a_foreign_file_is_left_alone(tmp_path: Path) -> None:
     foreign = {"notes.txt": b"mine", "kvatlas-c-7-0.epoch": b"not ours to judge"}
     for name, content in foreign.items():
         (tmp_path / name).write_bytes(content)
-    epochs(StateDir.open(tmp_path), 1_000).open()
+    numbers(StateDir.open(tmp_path), 1_000).allocate()
     assert {name: (tmp_path / name).read_bytes() for name in foreign} == foreign
 
 
@@ -144,28 +153,28 @@ def test_a_directory_that_cannot_be_made_is_a_setting_that_cannot_be_used(tmp_pa
 
 
 def test_a_file_that_cannot_be_read_is_a_setting_that_cannot_be_used(tmp_path: Path) -> None:
-    (tmp_path / f"{OWNER.name}.epoch").mkdir()
+    (tmp_path / f"{WORKER.file_stem}.epoch").mkdir()
     with pytest.raises(SettingsError, match=r"7-1\.epoch"):
-        epochs(StateDir.open(tmp_path), 1_000)
+        numbers(StateDir.open(tmp_path), 1_000)
 
 
-def test_a_disk_that_fails_later_is_counted_told_once_and_used_again(
+def test_a_disk_that_fails_later_is_counted_logged_and_used_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = StateDir.open(tmp_path / "state")
-    counters = SessionCounters()
-    failing = epochs(state, 1_000, counters)
-    assert failing.open() == 1_000
+    worker = context(state, 1_000)
+    failing = EpochNumbers(worker)
+    assert failing.allocate() == 1_000
     shutil.rmtree(state.path)
-    assert [failing.open(), failing.open()] == [1_001, 1_002]
-    assert counters.state_failures == 2
+    assert [failing.allocate(), failing.allocate()] == [1_001, 1_002]
+    assert worker.counters.state_failures == 2
     assert len(caplog.messages) == 1
     state.path.mkdir()
-    assert failing.open() == 1_003
-    assert state.read_epoch(OWNER) == 1_003
-    assert counters.state_failures == 2
+    assert failing.allocate() == 1_003
+    assert state.read_epoch(WORKER) == 1_003
+    assert worker.counters.state_failures == 2
 
 
 def test_without_a_directory_nothing_is_kept() -> None:
-    assert epochs(None, 1_000).open() == 1_000
-    assert epochs(None, 10).open() == 10
+    assert numbers(None, 1_000).allocate() == 1_000
+    assert numbers(None, 10).allocate() == 10
