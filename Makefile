@@ -1,7 +1,8 @@
 # The verbs of the project. Each does all of its own set-up; ARGS="…" is passed on.
 #
 #   make demo    the whole path on this machine: engines, publishers, indexers, frontends, a trace
-#   make test    every test, Rust and Python
+#   make test    the tests, Rust and Python, with one part of the slow ones (tests/README.md)
+#   make test-slow  all slow tests, and more seeds of the simulation
 #   make bench   the benchmarks (ARGS="--list" names them)
 #   make proof   the index's concurrency: models, mutations, sanitizers, a long run (ARGS="--short": the models alone)
 #   make lint    formatters, linters, type checkers, generated code up to date
@@ -15,21 +16,29 @@ STAMPS := $(VENV)/.stamps
 PYTEST_WORKERS ?= 2
 
 MEMBERS := libs/hashing libs/wire libs/events libs/client libs/engines libs/mocker libs/chassis \
-           libs/cli libs/verify services/indexer services/publisher services/frontend loadtest
+           libs/cli libs/verify libs/testing services/indexer services/publisher services/frontend loadtest
 RUST_SOURCES := $(shell find libs -type f \( -path "*/rust/*" -o -path "*/baselines/*" \) \( -name "*.rs" -o -name Cargo.toml \)) \
                 $(wildcard protos/kvatlas/v1/*.proto) Cargo.toml Cargo.lock
 LOADGEN := target/release/kvatlas-loadgen
 UV_INSTALL := $(BIN)/uv pip install -q --python $(BIN)/python
 
-.PHONY: demo test bench proof lint protos setup native loadgen format clean
+.PHONY: demo test test-slow bench proof lint protos setup native loadgen format clean
 
 demo: setup
 	$(BIN)/kvatlas demo $(ARGS)
 
-test: setup loadgen
+# Chooses the part of the slow tests; the same number chooses the same part again.
+KVATLAS_TEST_SEED ?= $(shell printf %d 0x0$$(git rev-parse HEAD 2>/dev/null | head -c 7))
+test: export KVATLAS_TEST_SEED := $(KVATLAS_TEST_SEED)
+test: setup
 	cargo test --locked --workspace --exclude kvatlas-native
 	$(BIN)/python libs/index/proof/prove.py --short
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(ARGS)
+
+test-slow: export KVATLAS_TEST_SEED :=
+test-slow: setup
+	cargo run --locked --release -p kvatlas-simulation -- --seeds 0..20000
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) -m slow $(ARGS)
 
 bench: setup loadgen
 	$(BIN)/kvatlas bench $(ARGS)
