@@ -196,14 +196,20 @@ async def test_a_client_that_leaves_before_the_first_byte_does_too(stage: Stage)
     await until(stage.nothing_in_flight)
 
 
+async def test_an_engine_nobody_listens_for_is_a_502(stage: Stage) -> None:
+    await stage.start(probe_interval_s=1000)
+    await stage.announce(stage.record(7, url=NOBODY_LISTENS))
+    async with stage.client.post("/v1/completions", json=BODY) as response:
+        assert response.status == 502
+        assert_error(await response.text(), "engines_failed")
+
+
 async def test_an_engine_nobody_listens_for_is_left_alone_until_a_probe_finds_it(
     stage: Stage,
 ) -> None:
     await stage.engine(7)
     await stage.start(probe_interval_s=0.01)
     await stage.announce(stage.record(7, url=NOBODY_LISTENS))
-    async with stage.client.post("/v1/completions", json=BODY) as response:
-        assert response.status in (502, 503)  # 503: a health check was first
     fleet = stage.frontend.fleet
     await until(lambda: bool(fleet.columns.unreachable_until_s[0]))
     async with stage.client.post("/v1/completions", json=BODY) as response:

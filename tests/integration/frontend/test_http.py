@@ -3,9 +3,11 @@
 import asyncio
 import gzip
 import json
+import os
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -468,3 +470,28 @@ async def test_a_fleet_that_is_gone_is_noticed_without_a_request(stage: Stage) -
             await asyncio.sleep(0.01)
         async with stage.client.get(f"http://{stage.frontend.admin.address}/readyz") as answer:
             assert answer.status == 503
+
+
+async def test_small_writes_are_sent_at_once(stage: Stage) -> None:
+    await stage.engine(7)
+    await stage.start()
+    await stage.announce()
+    async with connected(stage) as (reader, writer):
+        writer.write(post())
+        assert (await response(reader))[0] == 200
+        ours = writer.get_extra_info("sockname")
+        delays = [delay for client, delay in accepted_sockets() if client == ours]
+    assert delays == [1]
+
+
+def accepted_sockets() -> list[tuple[object, int]]:
+    """Peer and TCP_NODELAY of this process's sockets; the server under test lives in this process."""
+    found: list[tuple[object, int]] = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            with socket.socket(fileno=os.dup(int(entry.name))) as copy:
+                delay = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                found.append((copy.getpeername(), delay))
+        except OSError:  # no TCP socket, not connected, or closed meanwhile
+            continue
+    return found

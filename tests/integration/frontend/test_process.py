@@ -153,6 +153,12 @@ class Running:
             if sample.name == f"kvatlas_frontend_{name}" and labels.items() <= sample.labels.items()
         )
 
+    async def until_counted(self, value: float, name: str, **labels: str) -> None:
+        """Wait until a metric has this value: an answer's end is counted after its client has it."""
+        async with asyncio.timeout(10):
+            while await self.metric(name, **labels) != value:  # noqa: ASYNC110 - another process's state
+                await asyncio.sleep(0.02)
+
     async def ready(self) -> int:
         async with self.client.get(f"http://{self.frontend.ready['admin']}/readyz") as response:
             return response.status
@@ -219,10 +225,10 @@ async def test_a_prompt_that_is_held_goes_to_its_holder_and_counts_agree(engine:
         usable = (answer["usage"]["prompt_tokens"] - 1) // BLOCK_SIZE
         assert int(headers["x-kvatlas-depth"]) == usable
         assert usable > 10
-        assert await running.metric("prompts_compared_total", result="equal") == 1
-        assert await running.metric("promises_total", result="short") == 1
+        await running.until_counted(1, "prompts_compared_total", result="equal")
+        await running.until_counted(1, "promises_total", result="short")
         await running.complete()
-        assert await running.metric("promises_total", result="kept") == 1
+        await running.until_counted(1, "promises_total", result="kept")
         assert await running.metric("prompts_compared_total", result="drift") == 0
 
         status, headers, _ = await running.complete(prompt="something else entirely, " * 4)

@@ -1,7 +1,6 @@
 //! One client's connection: request after request, each read whole, routed, and answered.
 
 use std::io;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -49,7 +48,6 @@ enum Close {
 
 /// Serves a connection until either side ends it.
 pub async fn serve(shared: Arc<Shared>, stream: TcpStream, mut draining: watch::Receiver<bool>) {
-    let client = stream.peer_addr().ok().map(|address| address.ip());
     let mut buffer = BytesMut::new();
     let close = loop {
         match idle(&shared, &stream, &mut buffer, &mut draining).await {
@@ -58,7 +56,7 @@ pub async fn serve(shared: Arc<Shared>, stream: TcpStream, mut draining: watch::
         }
         let _in_flight = InFlight::new(&shared.in_flight);
         let is_draining = *draining.borrow();
-        match one_request(&shared, &stream, &mut buffer, client, is_draining).await {
+        match one_request(&shared, &stream, &mut buffer, is_draining).await {
             Ok(None) => {}
             Ok(Some(close)) => break close,
             Err(_) => break Close::Clean,
@@ -126,7 +124,6 @@ async fn one_request(
     shared: &Arc<Shared>,
     stream: &TcpStream,
     buffer: &mut BytesMut,
-    client: Option<IpAddr>,
     is_draining: bool,
 ) -> io::Result<Option<Close>> {
     let arrived = Instant::now();
@@ -153,7 +150,6 @@ async fn one_request(
             headers: head.headers,
             body,
             arrived,
-            client,
         },
         steps,
     });

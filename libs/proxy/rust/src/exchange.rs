@@ -9,7 +9,6 @@
 //!  refused before that    Refused              (no Arrived came and none will)
 //! ```
 
-use std::net::IpAddr;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -31,8 +30,6 @@ pub struct Request {
     pub body: Bytes,
     /// When its first byte was read.
     pub arrived: Instant,
-    /// The client's address.
-    pub client: Option<IpAddr>,
 }
 
 /// A request and the way to answer it.

@@ -13,7 +13,8 @@ tells what happens as events. For each request:
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -29,7 +30,7 @@ from kvatlas_frontend.proxy.executor import Call, Executor, no_worker_error
 from kvatlas_frontend.routing.slots import RoutingRequest
 from kvatlas_frontend.routing.workflow import SingleDispatch
 from kvatlas_frontend.settings import FrontendSettings
-from kvatlas_native import Arrived, Ended, Exchange, Failed, FirstByte, Proxy, Refused
+from kvatlas_native import Arrived, Ended, Failed, FirstByte, Proxy, Refused
 
 log = logging.getLogger(__name__)
 
@@ -82,27 +83,21 @@ class Api:
         """Take one event of the data plane."""
         match event:
             case Arrived():
-                self._arrived(event.exchange)
+                call = self._calls[event.exchange.id] = Call(event.exchange)
+                with self._answering_errors(call):
+                    self._route(call)
             case FirstByte():
                 self._executor.first_byte(self._calls[event.id])
             case Ended():
                 self._ended(self._calls.pop(event.id), event)
             case Failed():
-                self._failed(self._calls[event.id], event)
+                call = self._calls[event.id]
+                with self._answering_errors(call):
+                    self._executor.failed(call, event)
             case Refused():
                 if event.code:
                     self._metrics.refused.labels(event.code).inc()
                 self._count(event.path, event.status)
-
-    def _arrived(self, exchange: Exchange) -> None:
-        call = self._calls[exchange.id] = Call(exchange)
-        try:
-            self._route(call)
-        except ApiError as error:
-            self._answer_error(call, error)
-        except Exception:
-            log.exception("a request failed in the router")
-            self._answer_error(call, _INTERNAL_ERROR)
 
     def _route(self, call: Call) -> None:
         exchange = call.exchange
@@ -128,14 +123,9 @@ class Api:
             call.task = asyncio.create_task(self._infer(call, _INFERENCE[path]))
 
     async def _infer(self, call: Call, route: Route) -> None:
-        try:
+        with self._answering_errors(call):
             await self._plan(call, route)
             self._executor.forward(call)
-        except ApiError as error:
-            self._answer_error(call, error)
-        except Exception:
-            log.exception("a request failed in the router")
-            self._answer_error(call, _INTERNAL_ERROR)
 
     async def _plan(self, call: Call, route: Route) -> None:
         began_s = time.perf_counter()
@@ -155,20 +145,22 @@ class Api:
         if call.plan is not None and call.plan.reason.is_fallback:
             self._metrics.fallbacks.labels(call.plan.reason.value).inc()
 
-    def _failed(self, call: Call, event: Failed) -> None:
-        try:
-            self._executor.failed(call, event)
-        except ApiError as error:
-            self._answer_error(call, error)
-        except Exception:
-            log.exception("a request failed in the router")
-            self._answer_error(call, _INTERNAL_ERROR)
-
     def _ended(self, call: Call, event: Ended) -> None:
         if call.task is not None and not call.task.done():
             call.task.cancel()  # its client left while it was routed
         self._executor.ended(call, event)
         self._count(call.exchange.path, event.status)
+
+    @contextmanager
+    def _answering_errors(self, call: Call) -> Generator[None]:
+        """Answer the client with the error that ends the block; a bug is a 500 and a log entry."""
+        try:
+            yield
+        except ApiError as error:
+            self._answer_error(call, error)
+        except Exception:
+            log.exception("a request failed in the router")
+            self._answer_error(call, _INTERNAL_ERROR)
 
     def _answer_error(self, call: Call, error: ApiError) -> None:
         if isinstance(error, RefusedError):

@@ -3,7 +3,7 @@
 The engine judges all other fields, so a new engine option needs no change here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
@@ -44,6 +44,7 @@ class ChatPrompt:
     options: dict[str, Any]  # the body's fields that rendering depends on
     add_special_tokens: bool
     keep_last: int | None
+    body_bytes: int = field(default=0, compare=False)  # of the request: bounds the work on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def parse_body(route: Route, body: bytes) -> ParsedBody:
     try:
         if route == "completions":
             return _completion(_decode_completion(body))
-        return _chat(_decode_chat(body))
+        return _chat(_decode_chat(body), len(body))
     except msgspec.ValidationError as error:
         raise RefusedError(
             Refusal.BAD_FIELD, _BAD_REQUEST, f"The request body is invalid: {error}"
@@ -149,12 +150,13 @@ def _completion(body: _Completion) -> ParsedBody:
     raise _bad_prompt()
 
 
-def _chat(body: _Chat) -> ParsedBody:
+def _chat(body: _Chat, body_bytes: int) -> ParsedBody:
     if not body.messages:
         raise _no_prompt("messages")
     options = {name: value for name in _CHAT_OPTIONS if (value := getattr(body, name)) is not None}
     special = body.add_special_tokens is True
-    return _parsed(body, ChatPrompt(body.messages, options, special, _keep_last(body)))
+    keep_last = _keep_last(body)
+    return _parsed(body, ChatPrompt(body.messages, options, special, keep_last, body_bytes))
 
 
 def _parsed(body: _Common, prompt: Prompt, *, batch: bool = False) -> ParsedBody:

@@ -1,5 +1,6 @@
 """The worker table: one row per worker, shared with routing's columns."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
@@ -12,6 +13,8 @@ from kvatlas_frontend.fleet.circuit_breaker import EngineBreaker, Trouble
 from kvatlas_frontend.fleet.columns import Columns
 from kvatlas_frontend.fleet.load_tracker import LoadTracker, Ticket
 from kvatlas_frontend.fleet.worker import FleetChange, WorkerRecord
+
+log = logging.getLogger(__name__)
 
 _PATHS: Final = (
     "",
@@ -46,8 +49,15 @@ class Worker:
         self.locate()
 
     def locate(self) -> None:
-        """Take the engine's address from the record."""
-        self.urls = _urls(self.record.engine_url)
+        """Take the engine's address from the record; one that no request can go to is logged."""
+        engine_url = self.record.engine_url
+        self.urls = _urls(engine_url)
+        if engine_url and not self.urls:
+            log.warning(
+                "worker %s: its engine address %r is not http://host:port, so it gets no requests",
+                self.name,
+                engine_url,
+            )
         url = self.urls.get("")
         self.engine = (
             EngineAddress(url.raw_host or "", url.port or 80, url.raw_path.rstrip("/"))

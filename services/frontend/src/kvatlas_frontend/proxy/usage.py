@@ -14,7 +14,6 @@ from kvatlas_frontend.metrics import FrontendMetrics
 
 log = logging.getLogger(__name__)
 
-TAIL_BYTES: Final = 4096
 _PROMPT_TOKENS: Final = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
 _CACHED_TOKENS: Final = re.compile(rb'"cached_tokens"\s*:\s*(\d+)')
 _WARNING_INTERVAL_S: Final = 60.0

@@ -96,7 +96,7 @@ class PromptTokenizer:
             return encoder.encode(text, add_special_tokens=prompt.add_special_tokens), whole
 
         try:
-            if _chars(prompt) <= encoder.inline_chars_max:
+            if prompt.body_bytes <= encoder.inline_chars_max:
                 ids, whole = work()
             else:
                 ids, whole = await asyncio.get_running_loop().run_in_executor(self._pool, work)
@@ -119,14 +119,6 @@ class PromptTokenizer:
         ids = await self._engine.tokenize(prompt, model)
         whole = isinstance(prompt, TextPrompt) or is_text_only(prompt.messages)
         return _kept(ids, prompt.keep_last, whole=whole)
-
-
-def _chars(prompt: ChatPrompt) -> int:
-    """About as many characters as the rendered conversation has, without the template's own."""
-    return sum(
-        len(content) if isinstance(content := message.get("content"), str) else len(str(message))
-        for message in prompt.messages
-    ) + sum(len(str(option)) for option in prompt.options.values())
 
 
 def _kept(ids: NDArray[np.uint32], keep_last: int | None, *, whole: bool) -> PromptTokens:
