@@ -87,12 +87,14 @@ class Engine:
     bodies: list[bytes] = field(default_factory=list[bytes])
     sizes: list[int] = field(default_factory=list[int])
     headers: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    asked: list[str] = field(default_factory=list[str])  # method and target of each request
     tokenized: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     tokenize_fails: bool = False
     left: asyncio.Event = field(default_factory=asyncio.Event)  # a request was cancelled
 
     async def infer(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
+        self.asked.append(f"{request.method} {request.raw_path}")
         self.sizes.append(len(body))
         if len(body) < _REMEMBERED_MAX:
             self.bodies.append(body)
@@ -106,6 +108,7 @@ class Engine:
     async def tokenize(self, request: web.Request) -> web.Response:
         if self.tokenize_fails:
             return web.Response(status=501)
+        self.asked.append(f"{request.method} {request.raw_path}")
         question = await request.json()
         self.tokenized.append(question)
         text = question.get("prompt") or json.dumps(question["messages"])
@@ -179,8 +182,6 @@ class Stage:
         served = [{"id": MODEL, "object": "model", "parent": None}] if models is None else models
         engine = Engine("", served, behaviour)
         app = web.Application(client_max_size=0, handler_args={"handler_cancellation": True})
-        app.router.add_post("/v1/completions", engine.infer)
-        app.router.add_post("/v1/chat/completions", engine.infer)
         app.router.add_post("/tokenize", engine.tokenize)
 
         async def listing(_: web.Request) -> web.Response:
@@ -191,6 +192,7 @@ class Stage:
 
         app.router.add_get("/v1/models", listing)
         app.router.add_get("/health", health)
+        app.router.add_route("*", "/{rest:.*}", engine.infer)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)

@@ -130,7 +130,7 @@ async def test_a_compressed_body_goes_up_decoded_within_the_limit(stage: Stage) 
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("POST", "/v1/embeddings", 404, "unknown_url"),
+        ("POST", "/v1/embedding", 404, "unknown_url"),
         ("POST", "/v1/chat", 404, "unknown_url"),
         ("GET", "/", 404, "unknown_url"),
         ("GET", "/v1/completions", 405, "method_not_allowed"),

@@ -1,7 +1,9 @@
 """A real mock engine process, asked as clients of vLLM ask it."""
 
 import asyncio
+import base64
 import json
+import struct
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -177,6 +179,46 @@ async def test_a_bad_request_gets_an_error_object(
         assert (got, answer["error"]["code"]) == (status, status)
         assert says in answer["error"]["message"]
     assert (await metrics(http, engine))[labelled("vllm:num_requests_running")] == 0
+
+
+async def test_vectors_scores_and_classes_are_in_the_forms_of_vllm(
+    http: aiohttp.ClientSession, engine: EngineProcess
+) -> None:
+    async def ask(path: str, **body: object) -> Any:  # noqa: ANN401 - any JSON
+        status, answer, _ = await post(http, f"{engine.url}{path}", body)
+        assert status == 200, answer
+        return answer
+
+    two = await ask("/v1/embeddings", input=["a b", [1, 2, 3]], dimensions=4)
+    assert [each["index"] for each in two["data"]] == [0, 1]
+    assert sum(part * part for part in two["data"][0]["embedding"]) == pytest.approx(1.0)
+    assert two["usage"] == {"prompt_tokens": 6, "total_tokens": 6}
+    again = await ask("/v1/embeddings", input="a b", encoding_format="base64", dimensions=4)
+    packed = struct.unpack("<4f", base64.b64decode(again["data"][0]["embedding"]))
+    assert packed == pytest.approx(two["data"][0]["embedding"])
+    assert len((await ask("/pooling", input=[1, 2]))["data"][0]["data"]) == 64
+    (classified,) = (await ask("/classify", input="a"))["data"]
+    assert sum(classified["probs"]) == pytest.approx(1.0)
+    scores = (await ask("/v1/score", text_1="abc", text_2=["abc", "xyz"]))["data"]
+    assert [each["score"] for each in scores] == [1.0, 0.0]
+    ranked = await ask("/v2/rerank", query="abc", documents=["xyz", {"text": "abc"}], top_n=1)
+    assert [(each["index"], each["document"]["text"]) for each in ranked["results"]] == [(1, "abc")]
+    form = aiohttp.FormData({"model": "m"})
+    form.add_field("file", b"RIFF", filename="a.wav")
+    async with http.post(f"{engine.url}/v1/audio/transcriptions", data=form) as response:
+        assert (await response.json())["text"].count(" ") == 7
+    bad: list[tuple[str, dict[str, object]]] = [
+        ("/v1/embeddings", {"input": []}),
+        ("/v1/embeddings", {"input": [{}]}),
+        ("/v1/embeddings", {"input": "a", "dimensions": 65}),
+        ("/v1/embeddings", {"input": "a", "encoding_format": "hex"}),
+        ("/pooling", {"input": [-1]}),
+        ("/score", {"text_1": ["a", "b"], "text_2": "a"}),
+        ("/rerank", {"query": "a", "documents": []}),
+    ]
+    for path, body in bad:
+        status, answer, _ = await post(http, f"{engine.url}{path}", body)
+        assert (status, answer["error"]["code"]) == (400, 400)
 
 
 async def test_a_rank_is_honoured_and_must_exist(

@@ -16,6 +16,7 @@ from kvatlas_mocker.faults import FaultRequest
 from kvatlas_mocker.generation import tokenize
 from kvatlas_mocker.generation_handlers import GenerationHandlers
 from kvatlas_mocker.metrics import EngineMetrics
+from kvatlas_mocker.pooling import PoolingPages
 
 VERSION = "0.33.0"
 """The vLLM release whose interfaces are mocked."""
@@ -53,6 +54,7 @@ class EngineServer:
         app.router.add_get("/kv_event_sources", pages.event_sources)
         app.router.add_post("/tokenize", pages.tokenize)
         app.router.add_post("/detokenize", pages.detokenize)
+        PoolingPages(engine).add_to(app.router)
         app.router.add_post("/reset_prefix_cache", pages.reset)
         app.router.add_get("/debug/cache", pages.cache)
         app.router.add_get("/debug/fault", pages.armed)

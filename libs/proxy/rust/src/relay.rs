@@ -31,7 +31,7 @@ pub async fn relay(
 ) -> io::Result<Ending> {
     let headers = headers::downstream(&answer.headers, forward);
     let status = answer.status;
-    if status.is_client_error() {
+    if status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED {
         return refusal(answer, forward, headers, down).await;
     }
     if is_event_stream(&answer.headers) {
@@ -46,7 +46,7 @@ fn is_event_stream(headers: &HeaderMap) -> bool {
         .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// An engine's 4xx passes, unless it is too large, cannot be read, or names the engine's address.
+/// An engine's 4xx or 501 passes, unless it is too large, cannot be read, or names the engine's address.
 async fn refusal(
     mut answer: EngineAnswer,
     forward: &Forward,

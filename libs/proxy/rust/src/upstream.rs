@@ -345,7 +345,8 @@ fn parse(raw: &Bytes, method: &Method) -> Option<AnswerHead> {
 /// Refuses answers that are none: a failure of the engine's own, a redirect.
 fn check(head: &AnswerHead) -> Result<(), Failure> {
     let status = head.status;
-    if status.is_server_error() {
+    // 501 is an answer: every engine of the model would give it, and none has failed.
+    if status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED {
         return Err(Failure {
             kind: FailureKind::Status,
             detail: format!("status {}", status.as_u16()),

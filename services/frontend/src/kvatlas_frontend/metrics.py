@@ -5,7 +5,6 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 STAGES: Final = ("tokenize", "hash", "find", "choose", "total")
-ROUTES: Final = ("completions", "chat", "models", "health", "other")
 
 _ROUTING_BUCKETS_S = (
     20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.5, 2.0,

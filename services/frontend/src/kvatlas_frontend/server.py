@@ -16,13 +16,15 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final
+from urllib.parse import unquote
 
 import msgspec
 
 from kvatlas_chassis import FatalError, HostPort
-from kvatlas_frontend.api.body import Route, parse_body
 from kvatlas_frontend.api.errors import ApiError, RefusedError
+from kvatlas_frontend.api.read import read_request
 from kvatlas_frontend.api.reasons import Refusal
+from kvatlas_frontend.api.routes import Kind, Route, find_route, label_of
 from kvatlas_frontend.fleet.models import ModelCatalog
 from kvatlas_frontend.fleet.table import Fleet
 from kvatlas_frontend.metrics import FrontendMetrics
@@ -34,22 +36,6 @@ from kvatlas_native import Arrived, Ended, Failed, FirstByte, Proxy, Refused
 
 log = logging.getLogger(__name__)
 
-_INFERENCE: Final[dict[str, Route]] = {
-    "/v1/completions": "completions",
-    "/v1/chat/completions": "chat",
-}
-_METHODS: Final = {
-    "/v1/completions": ("POST",),
-    "/v1/chat/completions": ("POST",),
-    "/v1/models": ("GET", "HEAD"),
-    "/health": ("GET", "HEAD"),
-}
-_LABELS: Final = {
-    "/v1/completions": "completions",
-    "/v1/chat/completions": "chat",
-    "/v1/models": "models",
-    "/health": "health",
-}
 _HEAD_BYTES_MAX: Final = 32 * 1024
 _HEADERS_MAX: Final = 128
 _JSON: Final = [("content-type", "application/json")]
@@ -101,26 +87,32 @@ class Api:
 
     def _route(self, call: Call) -> None:
         exchange = call.exchange
-        path, method = exchange.path, exchange.method
-        methods = _METHODS.get(path)
-        if methods is None:
+        found = find_route(exchange.path)
+        if found is None:
             raise RefusedError(Refusal.UNKNOWN_ROUTE, 404, "Unknown request URL")
-        if method not in methods:
+        route, name = found
+        if exchange.method not in route.methods:
             raise RefusedError(
                 Refusal.BAD_METHOD,
                 405,
-                f"{path} takes {' or '.join(methods)}",
-                headers=[("allow", ", ".join(methods))],
+                f"This URL takes {' or '.join(route.methods)}",
+                headers=[("allow", ", ".join(route.methods))],
             )
-        if path == "/v1/models":
-            body = msgspec.json.encode({"object": "list", "data": self._models.listing()})
-            exchange.answer(200, _JSON, body)
-        elif path == "/health":
-            if not self._fleet.is_any_available(self._now_s()):
-                raise no_worker_error(call)
-            exchange.answer(200, [], b"")
-        else:
-            call.task = asyncio.create_task(self._infer(call, _INFERENCE[path]))
+        match route.kind:
+            case Kind.MODELS:
+                body = msgspec.json.encode({"object": "list", "data": self._models.listing()})
+                exchange.answer(200, _JSON, body)
+            case Kind.MODEL:
+                entry = self._models.entry(unquote(name))
+                if entry is None:
+                    raise _unknown_model(unquote(name))
+                exchange.answer(200, _JSON, msgspec.json.encode(entry))
+            case Kind.HEALTH:
+                if not self._fleet.is_any_available(self._now_s()):
+                    raise no_worker_error(call)
+                exchange.answer(200, [], b"")
+            case _:
+                call.task = asyncio.create_task(self._infer(call, route))
 
     async def _infer(self, call: Call, route: Route) -> None:
         with self._answering_errors(call):
@@ -129,17 +121,12 @@ class Api:
 
     async def _plan(self, call: Call, route: Route) -> None:
         began_s = time.perf_counter()
-        parsed = parse_body(route, call.exchange.body)
+        parsed = read_request(route, call.exchange)
         if not len(self._fleet):
             raise no_worker_error(call)  # before any work on the prompt
         model = self._models.route(parsed.model)
         if model is None:
-            raise RefusedError(
-                Refusal.UNKNOWN_MODEL,
-                404,
-                f"The model `{parsed.model}` does not exist",
-                param="model",
-            )
+            raise _unknown_model(parsed.model)
         call.context, call.plan = await self._workflow.route(RoutingRequest(parsed, model))
         self._metrics.routing_seconds["total"].observe(time.perf_counter() - began_s)
         if call.plan is not None and call.plan.reason.is_fallback:
@@ -168,7 +155,13 @@ class Api:
         call.exchange.answer(error.status, [*_JSON, *error.headers], error.body())
 
     def _count(self, path: str, status: int) -> None:
-        self._metrics.count_request(_LABELS.get(path, "other"), status)
+        self._metrics.count_request(label_of(path), status)
+
+
+def _unknown_model(name: str | None) -> RefusedError:
+    return RefusedError(
+        Refusal.UNKNOWN_MODEL, 404, f"The model `{name}` does not exist", param="model"
+    )
 
 
 class ApiServer:

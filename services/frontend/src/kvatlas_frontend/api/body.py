@@ -3,6 +3,8 @@
 The engine judges all other fields, so a new engine option needs no change here.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, cast
 
@@ -11,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvatlas_frontend.api.errors import RefusedError
-from kvatlas_frontend.api.reasons import Refusal
+from kvatlas_frontend.api.reasons import Reason, Refusal
 from kvatlas_frontend.tokens.ids import token_array
 
 Route: TypeAlias = Literal["completions", "chat"]
@@ -49,7 +51,9 @@ class ChatPrompt:
 
 @dataclass(frozen=True, slots=True)
 class OpaquePrompt:
-    """A prompt that has no token ids outside the engine (embeddings): routed without a match."""
+    """A prompt whose token ids are unknown outside the engine: routed without a match."""
+
+    reason: Reason = Reason.NO_MATCH  # for x-kvatlas-reason
 
 
 Prompt: TypeAlias = TextPrompt | TokenPrompt | ChatPrompt | OpaquePrompt
@@ -111,10 +115,21 @@ def parse_body(route: Route, body: bytes) -> ParsedBody:
     Raises:
         RefusedError: 400; not JSON, a field of the wrong type, or no prompt.
     """
-    try:
+    with decoding():
         if route == "completions":
             return _completion(_decode_completion(body))
         return _chat(_decode_chat(body), len(body))
+
+
+@contextmanager
+def decoding() -> Generator[None]:
+    """Turn what `msgspec` raises for a body into a refusal.
+
+    Raises:
+        RefusedError: 400; not JSON, or a field of the wrong type.
+    """
+    try:
+        yield
     except msgspec.ValidationError as error:
         raise RefusedError(
             Refusal.BAD_FIELD, _BAD_REQUEST, f"The request body is invalid: {error}"

@@ -26,6 +26,7 @@ class Reason(Enum):
     ROUND_ROBIN = "round-robin"  # the policy takes turns
     NO_INDEXER = "fallback-no-indexer"  # no indexer answered within the deadline
     NO_TOKENS = "fallback-no-tokens"  # the prompt could not be tokenized
+    NO_PROMPT = "no-prompt"  # the request has no prompt that could be matched
     RETRY = "retry"  # an earlier worker failed before its first byte
 
     @property

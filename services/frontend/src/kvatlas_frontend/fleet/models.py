@@ -61,6 +61,10 @@ class ModelCatalog:
                 shown[name] = {key: entry[key] for key in _SHOWN if key in entry}
         return list(shown.values())
 
+    def entry(self, name: str) -> dict[str, Any] | None:
+        """The entry of one model; None: no worker serves it."""
+        return next((entry for entry in self.listing() if entry["id"] == name), None)
+
     def learn(self, key: WorkerKey, document: object) -> None:
         """Store an engine's answer to `/v1/models`; ignore one that is no list of models."""
         if not isinstance(document, dict):

@@ -84,7 +84,7 @@ class Executor:
         exchange.forward(
             engine.host,
             engine.port,
-            engine.base_path + exchange.path,
+            engine.base_path + exchange.path + ("?" + exchange.query if exchange.query else ""),
             [(RANK_HEADER, plan.worker.rank)],
             [
                 (WORKER_HEADER, plan.worker.name),

@@ -3,6 +3,7 @@
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from kvatlas_frontend.api.body import OpaquePrompt
 from kvatlas_frontend.api.reasons import Reason
 from kvatlas_frontend.fleet.load_tracker import Ticket
 from kvatlas_frontend.fleet.table import Fleet, Worker
@@ -61,6 +62,9 @@ class SingleDispatch:
             return self._selector.reason
         if matches.failure is not None:
             return matches.failure
+        prompt = context[REQUEST].body.prompt
+        if isinstance(prompt, OpaquePrompt):
+            return prompt.reason
         if depth:
             return Reason.KV_MATCH
         return Reason.LOAD_OUTWEIGHS if matches.depths.any() else Reason.NO_MATCH
