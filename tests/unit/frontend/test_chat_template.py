@@ -145,6 +145,7 @@ def test_what_a_template_must_not_do_or_refuses_is_a_render_error(source: str) -
         {"role": "user", "content": [5]},
         {"role": "assistant", "tool_calls": [5]},
         {"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]},
+        {"role": "assistant", "tool_calls": [{"function": {"arguments": r'{"a": "\ud800"}'}}]},
     ],
 )
 def test_messages_of_no_known_shape_are_a_render_error(message: dict[str, Any]) -> None:

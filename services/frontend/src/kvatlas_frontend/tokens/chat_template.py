@@ -232,8 +232,10 @@ def _with_arguments(call: object) -> object:
         return table
     try:
         parsed: object = json.loads(arguments) if arguments else {}
+        if "\\u" in arguments:  # an escape can be half of a surrogate pair, which is no text
+            json.dumps(parsed, ensure_ascii=False).encode()
     except ValueError:
-        raise RenderError("a tool call's arguments are no JSON") from None
+        raise RenderError("a tool call's arguments are not valid JSON") from None
     return {**table, "function": {**named, "arguments": parsed}}
 
 
