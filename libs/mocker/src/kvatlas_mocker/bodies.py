@@ -45,6 +45,7 @@ class GenerationBody(msgspec.Struct, kw_only=True):
     cache_salt: str | None = None
     return_token_ids: bool | None = None
     n: int | None = 1
+    seed: int | None = None
 
 
 class CompletionBody(GenerationBody, kw_only=True):
@@ -53,6 +54,7 @@ class CompletionBody(GenerationBody, kw_only=True):
     prompt: msgspec.Raw = msgspec.Raw(b"")
     add_special_tokens: bool = True
     echo: bool = False
+    logprobs: int | None = None
 
 
 class ChatBody(GenerationBody, kw_only=True):
@@ -62,7 +64,11 @@ class ChatBody(GenerationBody, kw_only=True):
     max_completion_tokens: int | None = None
     add_generation_prompt: bool = True
     add_special_tokens: bool = False
-    tools: list[Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 

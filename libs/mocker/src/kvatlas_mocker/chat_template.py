@@ -5,6 +5,8 @@ answer:
 
     <|user|>How deep?<|end|>
     <|assistant|>
+
+Tools come first, one line each, as JSON. A call of one follows the text of its message.
 """
 
 import json
@@ -19,7 +21,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from kvatlas_chassis import FatalError
 
 PLAIN_TEMPLATE = (
-    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>\n{% endfor %}"
+    "{% for tool in tools or [] %}<|tool|>{{ tool | tojson }}<|end|>\n{% endfor %}"
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}<|call|>{{ call.function.name }}"
+    "{{ call.function.arguments | tojson }}{% endfor %}<|end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 
@@ -107,9 +112,11 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _with_plain_content(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with its text parts joined by line ends, as vLLM joins them."""
+    """The message as templates expect it, with its text parts joined by line ends, as in vLLM."""
     if not isinstance(message.get("role"), str):
         raise ValueError("every message needs a role")  # noqa: TRY004 - one error class for all bad input
+    if calls := message.get("tool_calls"):
+        message = {**message, "tool_calls": _parsed_calls(calls)}
     content = message.get("content")
     if isinstance(content, list):
         texts: list[str] = []
@@ -122,6 +129,23 @@ def _with_plain_content(message: Mapping[str, Any]) -> dict[str, Any]:
     if content is not None and not isinstance(content, str):
         raise ValueError("a message's content is a text or a list of parts")
     return {**message, "content": content or ""}
+
+
+def _parsed_calls(calls: object) -> list[dict[str, Any]]:
+    """Tool calls with their arguments as values: clients send them as JSON text."""
+    parsed: list[dict[str, Any]] = []
+    for call in cast("list[object]", calls) if isinstance(calls, list) else ():
+        function = cast("dict[str, Any]", call).get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            raise ValueError("a tool call needs a function")  # noqa: TRY004 - the same
+        named = cast("dict[str, Any]", function)
+        arguments: object = named.get("arguments")
+        if isinstance(arguments, str):
+            arguments = json.loads(arguments) if arguments else {}
+        parsed.append(
+            {**cast("dict[str, Any]", call), "function": {**named, "arguments": arguments}}
+        )
+    return parsed
 
 
 def _tojson(value: object, indent: int | None = None, **_: object) -> str:

@@ -2,7 +2,6 @@
 
 import secrets
 import time
-import zlib
 from array import array
 from dataclasses import dataclass
 
@@ -124,17 +123,27 @@ class Engine:
         return self.ranks[index]
 
     def submit(
-        self, rank: Rank, tokens: "array[int]", key: HashKey, *, output_max: int
+        self,
+        rank: Rank,
+        tokens: "array[int]",
+        key: HashKey,
+        *,
+        output_max: int,
+        output: "int | array[int]",
     ) -> TokenStream:
         """Queue a generation; takes ownership of the array `tokens`.
 
-        The output depends on the prompt alone.
+        `output`: the tokens to say, or a seed for pseudorandom ones.
 
         Raises:
             ApiError: 503, the queue is full.
         """
-        output = pseudorandom_tokens(zlib.crc32(tokens), self.tokenizer.choices)
-        request = Request.of(tokens, key, output_max=output_max, output=output)
+        said = (
+            pseudorandom_tokens(output, self.tokenizer.choices)
+            if isinstance(output, int)
+            else iter(output)
+        )
+        request = Request.of(tokens, key, output_max=output_max, output=said)
         try:
             return rank.submit(request)
         except QueueFullError:

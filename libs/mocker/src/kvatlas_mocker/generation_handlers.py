@@ -1,18 +1,19 @@
-"""The two generation endpoints: faults, admission, streaming and disconnected clients."""
+"""The routes that generate: faults, admission, streaming and disconnected clients."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from array import array
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from aiohttp import web
 
-from kvatlas_mocker.answers import Answer, ChatAnswer, CompletionAnswer, usage_object
+from kvatlas_mocker.answers import Answer, ChatAnswer, CompletionAnswer, Said, Usage
 from kvatlas_mocker.bodies import ApiError, ChatBody, CompletionBody, parse
 from kvatlas_mocker.engine import Engine
 from kvatlas_mocker.faults import Switch
-from kvatlas_mocker.generation import Generation, read_chat, read_completion
+from kvatlas_mocker.generation import Generation, Output, read_chat, read_completion
 from kvatlas_mocker.metrics import EngineMetrics
-from kvatlas_mocker.rank import EngineRestartedError, TokenStream
+from kvatlas_mocker.rank import EngineRestartedError, Rank, TokenStream
 from kvatlas_mocker.scheduler import Sampled
 
 RANK_HEADER = "x-mock-engine-rank"
@@ -24,7 +25,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class GenerationHandlers:
-    """Serves `/v1/completions` and `/v1/chat/completions`.
+    """Serves the routes that generate.
 
     The server cancels a handler when its client disconnects; the request is then aborted and its
     blocks freed.
@@ -36,21 +37,24 @@ class GenerationHandlers:
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/completions`."""
-        fault = await self._begin(http)
+        fault = await self.begin(http)
         generation = await read_completion(self._engine, parse(await http.read(), CompletionBody))
-        return await self._generate(
-            http, generation, CompletionAnswer(generation, _returned_prompt(generation)), fault
-        )
+        answer = CompletionAnswer(generation, self._engine.tokenizer)
+        return await self.generate(http, generation, answer, fault)
 
     async def chat(self, http: web.Request) -> web.StreamResponse:
         """`POST /v1/chat/completions`."""
-        fault = await self._begin(http)
+        fault = await self.begin(http)
         generation = await read_chat(self._engine, parse(await http.read(), ChatBody))
-        return await self._generate(
-            http, generation, ChatAnswer(generation, _returned_prompt(generation)), fault
-        )
+        answer = ChatAnswer(generation, self._engine.tokenizer)
+        return await self.generate(http, generation, answer, fault)
 
-    async def _begin(self, http: web.Request) -> Switch | None:
+    async def begin(self, http: web.Request) -> Switch | None:
+        """Let an armed fault hit; returned is one that hits later.
+
+        Raises:
+            ApiError: 500, such a fault.
+        """
         fault = self._engine.faults.for_request()
         if fault == "error_500":
             raise ApiError("Internal server error", status=500, kind="InternalServerError")
@@ -60,113 +64,154 @@ class GenerationHandlers:
             await _until_cancelled()
         return fault
 
-    async def _generate(
+    async def generate(
         self, http: web.Request, generation: Generation, answer: Answer, fault: Switch | None
     ) -> web.StreamResponse:
+        """Generate and answer.
+
+        Raises:
+            ApiError: 400, there is no such rank; 503, the queue is full.
+        """
         arrived_s = time.monotonic()
         rank = self._engine.rank(http.headers.get("X-data-parallel-rank"))
-        prompt_tokens = len(generation.prompt)
-        stream = self._engine.submit(
-            rank, generation.prompt, generation.key, output_max=generation.output_max
-        )
-        die_after = self._engine.faults.after_tokens if fault == "die_mid_stream" else None
-        tokens = _MeasuredTokens(
-            stream,
-            self._metrics,
-            http,
-            arrived_s=arrived_s,
-            finish_reason=generation.finish_reason,
-            die_after=die_after,
-        )
+        streams: list[TokenStream] = []
         try:
+            for output in generation.outputs:
+                streams.append(self._submit(rank, generation, output))  # noqa: PERF401 - a full queue must leave those before it in the list
+            measured = [
+                _MeasuredTokens(stream, output, self._metrics, arrived_s=arrived_s)
+                for stream, output in zip(streams, generation.outputs, strict=True)
+            ]
+            die_after = self._engine.faults.after_tokens if fault == "die_mid_stream" else None
+            said = self._said(http, measured, die_after)
+            headers = {RANK_HEADER: str(rank.index)}
             if generation.stream:
-                return await self._stream(http, generation, answer, tokens)
-            output = [sampled.token async for sampled in tokens]
-            text = "".join(self._engine.tokenizer.piece(token) for token in output)
-            usage = usage_object(prompt_tokens, len(output), tokens.cached)
-            return web.Response(
-                body=answer.whole(text, output, usage),
-                content_type=_JSON,
-                headers={RANK_HEADER: str(stream.rank)},
-            )
+                return await self._stream(
+                    http, answer, said, _Totals(generation, measured), headers
+                )
+            choices: list[list[Said]] = [[] for _ in generation.outputs]
+            async for each in said:
+                choices[each.output.index].append(each)
+            usage = _Totals(generation, measured).usage()
+            body = answer.whole(choices, usage)
+            return web.Response(body=body, content_type=_JSON, headers=headers)
         except EngineRestartedError:
             return await _drop_connection(http)
         finally:
-            rank.abort(stream)
+            for stream in streams:
+                rank.abort(stream)
+
+    def _submit(self, rank: Rank, generation: Generation, output: Output) -> TokenStream:
+        return self._engine.submit(
+            rank,
+            array("I", output.prompt),
+            generation.key,
+            output_max=output.tokens_max,
+            output=output.seed if output.script is None else output.script.tokens,
+        )
+
+    async def _said(
+        self, http: web.Request, choices: list["_MeasuredTokens"], die_after: int | None
+    ) -> AsyncGenerator[Said]:
+        """The tokens of all choices in turn, as one after the other is generated."""
+        piece = self._engine.tokenizer.piece
+        count = 0
+        open_choices = list(choices)
+        while open_choices:
+            for tokens in list(open_choices):
+                if die_after is not None and count >= die_after:
+                    await _drop_connection(http)
+                sampled = await tokens.next()
+                output, at = tokens.output, tokens.count - 1
+                yield Said(
+                    output,
+                    piece(sampled.token) if output.script is None else output.script.pieces[at],
+                    sampled.token,
+                    is_first=at == 0,
+                    finish_reason=output.finish_reason if sampled.last else None,
+                )
+                count += 1
+                if sampled.last:
+                    open_choices.remove(tokens)
 
     async def _stream(
-        self, http: web.Request, generation: Generation, answer: Answer, tokens: "_MeasuredTokens"
+        self,
+        http: web.Request,
+        answer: Answer,
+        said: AsyncGenerator[Said],
+        totals: "_Totals",
+        headers: dict[str, str],
     ) -> web.StreamResponse:
-        headers = _STREAM_HEADERS | {RANK_HEADER: str(tokens.rank)}
-        response = web.StreamResponse(headers=headers)
+        response = web.StreamResponse(headers=_STREAM_HEADERS | headers)
         await response.prepare(http)
         opening = answer.opening()
-        async for sampled in tokens:
-            piece = self._engine.tokenizer.piece(sampled.token)
-            finish = generation.finish_reason if sampled.last else None
-            data = opening + answer.chunk(piece, sampled.token, finish)
+        async for each in said:
+            data = opening + answer.chunk(each)
             opening = b""
-            if sampled.last:
-                data += answer.closing(usage_object(tokens.prompt, tokens.count, tokens.cached))
+            if totals.is_complete:
+                data += answer.closing(totals.usage())
             await response.write(data)
         await response.write_eof()
         return response
 
 
 class _MeasuredTokens:
-    """Iterates over a generation's tokens, measures their latency, and injects `die_mid_stream`."""
+    """The tokens of one choice; measures their latency."""
 
     def __init__(
-        self,
-        stream: TokenStream,
-        metrics: EngineMetrics,
-        http: web.Request,
-        *,
-        arrived_s: float,
-        finish_reason: str,
-        die_after: int | None,
+        self, stream: TokenStream, output: Output, metrics: EngineMetrics, *, arrived_s: float
     ) -> None:
-        self.rank = stream.rank
-        self.prompt = stream.request.prompt_tokens
+        self.output = output
         self.count = 0
+        self.is_ended = False
         self._stream = stream
-        self._finish_reason = finish_reason
         self._metrics = metrics
         self._arrived_s = arrived_s
         self._previous_s = arrived_s
-        self._http = http
-        self._die_after = die_after
-        self._ended = False
 
     @property
     def cached(self) -> int:
         """Number of prompt tokens that were cached; known from the first token on."""
         return self._stream.request.cached_tokens or 0
 
-    def __aiter__(self) -> "_MeasuredTokens":
-        return self
+    async def next(self) -> Sampled:
+        """The next token.
 
-    async def __anext__(self) -> Sampled:
-        if self._ended:
-            raise StopAsyncIteration
-        if self._die_after is not None and self.count >= self._die_after:
-            await _drop_connection(self._http)
+        Raises:
+            EngineRestartedError: there is none.
+        """
         sampled = await self._stream.next()
+        rank = self._stream.rank
         now_s = time.monotonic()
         if self.count:
-            self._metrics.next_token(self.rank, now_s - self._previous_s)
+            self._metrics.next_token(rank, now_s - self._previous_s)
         else:
-            self._metrics.first_token(self.rank, now_s - self._arrived_s)
+            self._metrics.first_token(rank, now_s - self._arrived_s)
         self._previous_s = now_s
         self.count += 1
         if sampled.last:
-            self._ended = True
-            self._metrics.finished(self.rank, now_s - self._arrived_s, self._finish_reason)
+            self.is_ended = True
+            self._metrics.finished(rank, now_s - self._arrived_s, self.output.finish_reason)
         return sampled
 
 
-def _returned_prompt(generation: Generation) -> list[int] | None:
-    return generation.prompt.tolist() if generation.return_token_ids else None
+class _Totals:
+    """The usage of a request, once all of its choices are complete."""
+
+    def __init__(self, generation: Generation, choices: list[_MeasuredTokens]) -> None:
+        self._generation = generation
+        self._choices = choices
+
+    @property
+    def is_complete(self) -> bool:
+        return all(choice.is_ended for choice in self._choices)
+
+    def usage(self) -> Usage:
+        """Each prompt counts once, as the first of its choices found it in the cache."""
+        each = len(self._choices) // len(self._generation.prompts)
+        said = 0 if self._generation.is_silent else sum(choice.count for choice in self._choices)
+        cached = sum(choice.cached for choice in self._choices[::each])
+        return Usage(self._generation.prompt_tokens, said, cached)
 
 
 async def _drop_connection(http: web.Request) -> web.StreamResponse:
