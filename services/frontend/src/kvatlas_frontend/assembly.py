@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import aiohttp
 from prometheus_client import CollectorRegistry
@@ -17,6 +17,7 @@ from kvatlas_frontend.fleet.probes import Probes
 from kvatlas_frontend.fleet.table import Fleet
 from kvatlas_frontend.fleet.watch import WorkerSource, follow_workers
 from kvatlas_frontend.guarded_finder import GuardedFinder
+from kvatlas_frontend.memory import trim_after_bursts
 from kvatlas_frontend.metrics import FrontendMetrics
 from kvatlas_frontend.proxy.executor import Executor
 from kvatlas_frontend.proxy.usage import UsageCheck
@@ -31,6 +32,8 @@ from kvatlas_frontend.tokens.chat_template import ChatTemplate
 from kvatlas_frontend.tokens.encoder import Encoder
 from kvatlas_frontend.tokens.engine_tokenizer import HttpEngineTokenizer
 from kvatlas_frontend.tokens.prompt_tokenizer import PromptTokenizer
+
+_TRIM_INTERVAL_S: Final = 1.0
 
 
 class Indexers(MatchFinder, WorkerSource, Protocol):
@@ -112,6 +115,9 @@ async def running(
         stack.push_async_callback(admin.close)
         server = ApiServer.start(api, settings, metrics)
         stack.push_async_callback(server.close)
+        tasks.start(
+            trim_after_bursts(lambda: server.in_flight, interval_s=_TRIM_INTERVAL_S), name="memory"
+        )
         yield Frontend(server, admin, tasks, fleet, models, metrics, tokenizer.name)
 
 

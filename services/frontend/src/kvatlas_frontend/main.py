@@ -1,6 +1,5 @@
 """`kvatlas frontend`: sends each OpenAI request to the worker that holds its prefix."""
 
-import ctypes
 import datetime as dt
 import gc
 import sys
@@ -12,6 +11,7 @@ from kvatlas_chassis import FatalError, StopSignal, announce_ready, run_service
 from kvatlas_frontend.assembly import running
 from kvatlas_frontend.fleet.watch import CellMismatchError
 from kvatlas_frontend.indexer_client import IndexerClient
+from kvatlas_frontend.memory import trim
 from kvatlas_frontend.routing.check import check
 from kvatlas_frontend.routing.plugins import built_in
 from kvatlas_frontend.routing.profile import load_profile
@@ -48,7 +48,7 @@ async def serve(settings: FrontendSettings) -> None:
     # Objects loaded so far live as long as the process, so the collector need not scan them again.
     gc.collect()
     gc.freeze()
-    _return_free_memory()
+    trim()  # 70 MiB of 270, which the tokenizer's self-check has left behind
     stop = StopSignal()
     async with (
         aclosing(IndexerClient(settings)) as indexers,
@@ -64,13 +64,6 @@ async def serve(settings: FrontendSettings) -> None:
             await stop.wait(frontend.tasks)
         except CellMismatchError as error:
             raise FatalError(f"kvatlas frontend: {error}") from None
-
-
-def _return_free_memory() -> None:
-    """Give the system what the tokenizer's self-check has left behind: 70 MiB of 270."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
-    if trim is not None:
-        trim(0)
 
 
 def load_tokenizer(name: str) -> tuple[Encoder | None, ChatTemplate | None]:

@@ -205,6 +205,11 @@ class ApiServer:
         metrics.in_flight.set_function(lambda: proxy.in_flight)
         return cls(proxy, api, grace_s=settings.grace_s)
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that have begun and not ended."""
+        return self._proxy.in_flight
+
     async def close(self) -> None:
         """Stop listening; after the grace period, end the requests still in flight."""
         await asyncio.to_thread(self._proxy.close, self._grace_s)
