@@ -4,6 +4,14 @@ use http::Uri;
 use http::uri::{Authority, Parts, PathAndQuery, Scheme};
 use tonic::Status;
 
+/// Checks that `address` is `host:port`.
+///
+/// # Errors
+/// INVALID_ARGUMENT: it is not.
+pub fn check_address(address: &str) -> Result<(), Status> {
+    uri(address, "/").map(drop)
+}
+
 /// Returns the URI of the method at `path` on the server at `host:port`.
 ///
 /// # Errors

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::random::Random;
+
 const FIRST: Duration = Duration::from_millis(20);
 const MAX: Duration = Duration::from_secs(1);
 
@@ -9,28 +11,21 @@ const MAX: Duration = Duration::from_secs(1);
 /// restarted server do not return all at once.
 pub struct Backoff {
     next: Duration,
-    random: u64,
+    random: Random,
 }
 
 impl Backoff {
-    /// Starts with the shortest pause; `random` seeds the jitter.
-    pub fn new(random: u64) -> Self {
+    /// Starts with the shortest pause; `seed` is the jitter's.
+    pub fn new(seed: u64) -> Self {
         Self {
             next: FIRST,
-            random,
+            random: Random::new(seed),
         }
     }
 
     /// Returns the pause before the next attempt, and doubles the one after it.
     pub fn next_pause(&mut self) -> Duration {
-        // The upper bits of a linear congruential step: any sequence that differs between clients
-        // is good enough.
-        self.random = self
-            .random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        let share = (self.random >> 11) as f64 / (1u64 << 53) as f64;
-        let pause = self.next.mul_f64(1.0 - share / 2.0);
+        let pause = self.next.mul_f64(self.random.jitter());
         self.next = (self.next * 2).min(MAX);
         pause
     }

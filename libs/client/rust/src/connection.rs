@@ -71,7 +71,7 @@ impl Connection {
 }
 
 /// Keeps a connection to `address` in `state` until the last receiver is gone.
-pub async fn keep_connected(address: String, state: watch::Sender<ConnectionState>) {
+pub async fn keep_connected(address: Arc<str>, state: watch::Sender<ConnectionState>) {
     let mut backoff = Backoff::new(RandomState::new().build_hasher().finish());
     while !state.is_closed() {
         let failure = match timeout(CONNECT_MAX, connect(&address)).await {

@@ -10,6 +10,8 @@
 //! A packed `fixed64` field is the little-endian array itself, so thousands of hashes are encoded by one
 //! copy. Protobuf allows fields in any order; the hashes come last.
 
+use std::fmt;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use kvatlas_wire::v1::{FindMatchesRequest, FindMatchesResponse};
 use prost::Message;
@@ -21,15 +23,30 @@ use crate::grpc::PREFIX_BYTES;
 const CHUNK_HASHES_TAG: u32 = 4;
 const SEQUENCE_HASHES_TAG: u32 = 5;
 
+/// Settings that must be equal in a whole cell; "" and 0 are not checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CellTerms {
+    /// Model that the cell's engines serve.
+    pub model: String,
+    /// Tokens per block.
+    pub block_size: u32,
+    /// Name of the hash contract.
+    pub hash_contract: String,
+}
+
+impl fmt::Display for CellTerms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "model '{}', block size {}, hash contract '{}'",
+            self.model, self.block_size, self.hash_contract
+        )
+    }
+}
+
 /// A query; see `FindMatchesRequest`.
 #[derive(Clone, Copy, Debug)]
 pub struct Query<'a> {
-    /// "": not checked.
-    pub model: &'a str,
-    /// 0: not checked.
-    pub block_size: u32,
-    /// "": not checked.
-    pub hash_contract: &'a str,
     /// Hashes of the prompt's full blocks, head first.
     pub hashes: &'a [u64],
     /// Whether `hashes` are chunk hashes; else they are sequence hashes.
@@ -40,40 +57,60 @@ pub struct Query<'a> {
     pub exact: bool,
 }
 
-/// Encodes the query as one gRPC message.
-///
-/// # Errors
-/// INVALID_ARGUMENT: longer than gRPC allows.
-pub fn encode(query: &Query<'_>) -> Result<Bytes, Status> {
-    let scalars = FindMatchesRequest {
-        model: query.model.to_owned(),
-        block_size: query.block_size,
-        hash_contract: query.hash_contract.to_owned(),
-        limit: query.limit,
-        exact: query.exact,
-        ..FindMatchesRequest::default()
-    };
-    let tag = if query.chunks {
-        CHUNK_HASHES_TAG
-    } else {
-        SEQUENCE_HASHES_TAG
-    };
-    let packed = size_of_val(query.hashes);
-    let head = key_len(tag) + encoded_len_varint(packed as u64);
-    let body = scalars.encoded_len() + if packed == 0 { 0 } else { head + packed };
-    let length = u32::try_from(body)
-        .map_err(|_| Status::invalid_argument("the prompt has too many blocks for one query"))?;
-    let mut message = BytesMut::with_capacity(PREFIX_BYTES + body);
-    message.put_u8(0);
-    message.put_u32(length);
-    // A BytesMut grows, so encoding into it cannot run out of space.
-    scalars.encode_raw(&mut message);
-    if packed != 0 {
-        encode_key(tag, WireType::LengthDelimited, &mut message);
-        encode_varint(packed as u64, &mut message);
-        put_le(query.hashes, &mut message);
+/// Encodes queries to one cell, whose terms it has encoded once.
+pub struct Encoder {
+    terms: Box<[u8]>,
+}
+
+impl Encoder {
+    /// Makes an encoder of queries with these terms.
+    pub fn new(terms: &CellTerms) -> Self {
+        let terms = FindMatchesRequest {
+            model: terms.model.clone(),
+            block_size: terms.block_size,
+            hash_contract: terms.hash_contract.clone(),
+            ..FindMatchesRequest::default()
+        };
+        Self {
+            terms: terms.encode_to_vec().into(),
+        }
     }
-    Ok(message.freeze())
+
+    /// Encodes the query as one gRPC message.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT: longer than gRPC allows.
+    pub fn encode(&self, query: &Query<'_>) -> Result<Bytes, Status> {
+        let options = FindMatchesRequest {
+            limit: query.limit,
+            exact: query.exact,
+            ..FindMatchesRequest::default()
+        };
+        let tag = if query.chunks {
+            CHUNK_HASHES_TAG
+        } else {
+            SEQUENCE_HASHES_TAG
+        };
+        let packed = size_of_val(query.hashes);
+        let head = key_len(tag) + encoded_len_varint(packed as u64);
+        let scalars = self.terms.len() + options.encoded_len();
+        let body = scalars + if packed == 0 { 0 } else { head + packed };
+        let length = u32::try_from(body).map_err(|_| {
+            Status::invalid_argument("the prompt has too many blocks for one query")
+        })?;
+        let mut message = BytesMut::with_capacity(PREFIX_BYTES + body);
+        message.put_u8(0);
+        message.put_u32(length);
+        message.put_slice(&self.terms);
+        // A BytesMut grows, so encoding into it cannot run out of space.
+        options.encode_raw(&mut message);
+        if packed != 0 {
+            encode_key(tag, WireType::LengthDelimited, &mut message);
+            encode_varint(packed as u64, &mut message);
+            put_le(query.hashes, &mut message);
+        }
+        Ok(message.freeze())
+    }
 }
 
 /// Decodes the answer from the body of a gRPC response; its columns have equal lengths.
@@ -116,24 +153,23 @@ fn put_le(hashes: &[u64], message: &mut BytesMut) {
 mod tests {
     use super::*;
 
-    fn query(hashes: &[u64], chunks: bool) -> Query<'_> {
-        Query {
-            model: "m",
-            block_size: 16,
-            hash_contract: "c",
-            hashes,
-            chunks,
-            limit: 3,
-            exact: true,
-        }
-    }
-
     #[test]
     fn what_is_encoded_decodes_as_the_generated_message() {
+        let encoder = Encoder::new(&CellTerms {
+            model: "m".into(),
+            block_size: 16,
+            hash_contract: "c".into(),
+        });
         let many: Vec<u64> = (0..1_000).map(|i| u64::MAX - i * i).collect();
         for hashes in [&many[..], &many[..64], &many[..1], &[]] {
             for chunks in [true, false] {
-                let message = encode(&query(hashes, chunks)).unwrap();
+                let query = Query {
+                    hashes,
+                    chunks,
+                    limit: 3,
+                    exact: true,
+                };
+                let message = encoder.encode(&query).unwrap();
                 assert_eq!(message[0], 0);
                 assert_eq!(message[1..5], (message.len() as u32 - 5).to_be_bytes());
                 let (held, none) = (hashes.to_vec(), Vec::new());

@@ -4,22 +4,27 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from random import Random
+from functools import partial
 from types import TracebackType
 from typing import Self
 
-from kvatlas_client.errors import CallFailed
-from kvatlas_client.failover import Attempts
+from kvatlas_client.errors import CANCELLED, CallFailed, NoReplicaAnswered, find_error
 from kvatlas_client.grpc_transport import GrpcControl
-from kvatlas_client.health import Replicas
-from kvatlas_client.native_transport import NativeAsyncTransport
 from kvatlas_client.query import make_query
-from kvatlas_client.settings import DEADLINE_MS, STATUS_TIMEOUT_S, deadline_in_s, make_settings
+from kvatlas_client.settings import (
+    DEADLINE_MS,
+    STATUS_TIMEOUT_S,
+    deadline_in_s,
+    make_finder,
+    make_seed,
+    make_settings,
+)
 from kvatlas_client.types import ReplicaHealth, ReplicaStatus, WorkersChange
 from kvatlas_client.watch import Watch
 from kvatlas_hashing import CONTRACT
 from kvatlas_hashing.arrays import Hashes, Tokens
-from kvatlas_native import Matches
+from kvatlas_native import ChannelError, FindMatchesError, Matches
+from kvatlas_native.completions import Completions
 
 
 class AsyncIndexer:
@@ -46,8 +51,8 @@ class AsyncIndexer:
             hash_contract=hash_contract,
             deadline_ms=deadline_ms,
         )
-        self._replicas = Replicas(self._settings.replicas, Random())
-        self._transport: NativeAsyncTransport | None = None
+        self._finder = make_finder(self._settings)
+        self._completions: Completions[Matches] | None = None
         self._control: GrpcControl | None = None
         self._watch: Watch | None = None
         self._closed = False
@@ -77,20 +82,20 @@ class AsyncIndexer:
             limit=limit,
             exact=exact,
         )
-        transport = self._open_transport()
+        completions = self._open_completions()
         deadline_s = (
             self._settings.deadline_s if deadline_ms is None else deadline_in_s(deadline_ms)
         )
-        attempts = Attempts(self._replicas, self._settings.terms, deadline_s, time.monotonic)
-        for attempt in attempts:
-            try:
-                matches = await transport.find_matches(attempt.replica, query, attempt.timeout_s)
-            except CallFailed as failure:
-                attempts.failed(failure)
-            else:
-                attempts.answered(attempt)
-                return matches
-        raise attempts.exhausted()
+        try:
+            return await completions.result_of(
+                partial(self._finder.find_matches_soon, query, deadline_s)
+            )
+        except FindMatchesError as error:
+            raise find_error(error, self._settings.terms, deadline_s) from error
+        except ChannelError as error:  # from `close`
+            replicas = self._settings.replicas
+            failures = [CallFailed(replica, *error.args) for replica in replicas]
+            raise NoReplicaAnswered(deadline_s, failures) from error
 
     async def watch_workers(self) -> AsyncGenerator[WorkersChange]:
         """Yield the workers of the cell: all of them first, then every change, for ever.
@@ -103,7 +108,7 @@ class AsyncIndexer:
             CellMismatch: a replica serves another model, block size or hash contract.
             RuntimeError: the client is closed.
         """
-        watch = Watch(self._open_control(), self._settings, Random(), time.monotonic)
+        watch = Watch(self._open_control(), self._settings, make_seed(), time.monotonic)
         self._watch = watch
         async with aclosing(watch.changes()) as changes:
             async for change in changes:
@@ -137,23 +142,24 @@ class AsyncIndexer:
 
     def replicas(self) -> list[ReplicaHealth]:
         """Return this client's observations of each replica, in the order of configuration."""
-        return self._replicas.observed()
+        return [ReplicaHealth(*observed) for observed in self._finder.replicas()]
 
     async def close(self) -> None:
         """Close all connections and streams; further calls raise RuntimeError. May be repeated."""
         self._closed = True
-        transport, self._transport = self._transport, None
+        self._finder.close()
+        completions, self._completions = self._completions, None
         control, self._control = self._control, None
-        if transport is not None:
-            await transport.close()
+        if completions is not None:
+            completions.close(ChannelError(CANCELLED, "the client is closed"))
         if control is not None:
             await control.close()
 
-    def _open_transport(self) -> NativeAsyncTransport:
+    def _open_completions(self) -> Completions[Matches]:
         self._check_open()
-        if self._transport is None:
-            self._transport = NativeAsyncTransport(self._settings.replicas)
-        return self._transport
+        if self._completions is None:
+            self._completions = Completions()
+        return self._completions
 
     def _open_control(self) -> GrpcControl:
         self._check_open()

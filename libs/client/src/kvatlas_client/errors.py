@@ -3,10 +3,14 @@
 from collections.abc import Sequence
 
 from kvatlas_client.types import CellTerms
+from kvatlas_native import FindMatchesError
 
-# gRPC statuses that the client itself reports, by the numbers of its specification.
+# Numbers of gRPC statuses, as its specification gives them.
 CANCELLED = 1
+INVALID_ARGUMENT = 3
+FAILED_PRECONDITION = 9
 INTERNAL = 13
+UNAVAILABLE = 14
 
 
 class IndexerError(Exception):
@@ -46,3 +50,25 @@ class CallFailed(IndexerError):  # noqa: N818 - named for what it is
         self.replica = replica
         self.code = code
         self.message = message
+
+
+def raise_if_final(failure: CallFailed, terms: CellTerms) -> None:
+    """Raise if the terms or the query are wrong, not the replica; for streams of workers."""
+    if failure.code == FAILED_PRECONDITION:
+        raise CellMismatch(failure.replica, terms, failure.message) from failure
+    if failure.code == INVALID_ARGUMENT:
+        raise QueryRejected(str(failure)) from failure
+
+
+def find_error(error: FindMatchesError, terms: CellTerms, deadline_s: float) -> IndexerError:
+    """Return the error that the native finder's one stands for."""
+    reason: str
+    failures: list[tuple[str, int, str]]
+    reason, failures = error.args
+    calls = [CallFailed(*failure) for failure in failures]
+    if reason == "no_replica":
+        return NoReplicaAnswered(deadline_s, calls)
+    (call,) = calls
+    if reason == "cell_mismatch":
+        return CellMismatch(call.replica, terms, call.message)
+    return QueryRejected(str(call))

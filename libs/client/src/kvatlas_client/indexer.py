@@ -1,22 +1,23 @@
 """The client for threads."""
 
-import time
 from collections.abc import Mapping, Sequence
-from random import Random
 from types import TracebackType
 from typing import Self
 
-from kvatlas_client.errors import CallFailed
-from kvatlas_client.failover import Attempts
+from kvatlas_client.errors import CallFailed, find_error
 from kvatlas_client.grpc_transport import GrpcStatus
-from kvatlas_client.health import Replicas
-from kvatlas_client.native_transport import NativeTransport
 from kvatlas_client.query import make_query
-from kvatlas_client.settings import DEADLINE_MS, STATUS_TIMEOUT_S, deadline_in_s, make_settings
+from kvatlas_client.settings import (
+    DEADLINE_MS,
+    STATUS_TIMEOUT_S,
+    deadline_in_s,
+    make_finder,
+    make_settings,
+)
 from kvatlas_client.types import ReplicaHealth, ReplicaStatus
 from kvatlas_hashing import CONTRACT
 from kvatlas_hashing.arrays import Hashes, Tokens
-from kvatlas_native import Matches
+from kvatlas_native import FindMatchesError, Matches
 
 
 class Indexer:
@@ -54,8 +55,7 @@ class Indexer:
             hash_contract=hash_contract,
             deadline_ms=deadline_ms,
         )
-        self._replicas = Replicas(self._settings.replicas, Random())
-        self._transport = NativeTransport(self._settings.replicas)
+        self._finder = make_finder(self._settings)
         self._grpc = GrpcStatus(self._settings.replicas)
         self._closed = False
 
@@ -107,16 +107,10 @@ class Indexer:
         deadline_s = (
             self._settings.deadline_s if deadline_ms is None else deadline_in_s(deadline_ms)
         )
-        attempts = Attempts(self._replicas, self._settings.terms, deadline_s, time.monotonic)
-        for attempt in attempts:
-            try:
-                matches = self._transport.find_matches(attempt.replica, query, attempt.timeout_s)
-            except CallFailed as failure:
-                attempts.failed(failure)
-            else:
-                attempts.answered(attempt)
-                return matches
-        raise attempts.exhausted()
+        try:
+            return self._finder.find_matches(query, deadline_s)
+        except FindMatchesError as error:
+            raise find_error(error, self._settings.terms, deadline_s) from error
 
     def status(self, replica: str, *, timeout_s: float = STATUS_TIMEOUT_S) -> ReplicaStatus:
         """Ask one replica for its status. CallFailed: it does not answer."""
@@ -139,13 +133,13 @@ class Indexer:
 
     def replicas(self) -> list[ReplicaHealth]:
         """Return this client's observations of each replica, in the order of configuration."""
-        return self._replicas.observed()
+        return [ReplicaHealth(*observed) for observed in self._finder.replicas()]
 
     def close(self) -> None:
         """Close all connections; further calls raise RuntimeError. May be called twice."""
         if not self._closed:
             self._closed = True
-            self._transport.close()
+            self._finder.close()
             self._grpc.close()
 
     def _check_open(self) -> None:

@@ -58,9 +58,6 @@ def make_query(
     return Query(
         hashes,
         chunks=sequence_hashes is None,
-        model=terms.model,
-        block_size=terms.block_size,
-        hash_contract=terms.hash_contract,
         limit=limit,
         exact=exact,
     )

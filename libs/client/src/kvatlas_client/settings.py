@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from random import SystemRandom
 
 from kvatlas_client.query import UINT32_MAX
 from kvatlas_client.types import CellTerms
+from kvatlas_native import Finder
 
 DEADLINE_MS = 50.0
 STATUS_TIMEOUT_S = 2.0
@@ -47,3 +49,19 @@ def deadline_in_s(deadline_ms: float) -> float:
     if not deadline_ms > 0:
         raise ValueError(f"deadline_ms must be above 0, not {deadline_ms}")
     return deadline_ms / 1e3
+
+
+def make_finder(settings: Settings) -> Finder:
+    """Return a finder over the replicas; it connects when first used."""
+    return Finder(
+        settings.replicas,
+        model=settings.terms.model,
+        block_size=settings.terms.block_size,
+        hash_contract=settings.terms.hash_contract,
+        seed=make_seed(),
+    )
+
+
+def make_seed() -> int:
+    """Return a seed, so that clients differ in the replica that they ask first."""
+    return SystemRandom().getrandbits(64)

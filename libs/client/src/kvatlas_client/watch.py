@@ -9,29 +9,26 @@ the connection's keepalive detects a host that is gone.
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from random import Random
 
-from kvatlas_client.errors import CallFailed, CellMismatch
-from kvatlas_client.failover import raise_if_final
+from kvatlas_client.errors import UNAVAILABLE, CallFailed, CellMismatch, raise_if_final
 from kvatlas_client.grpc_transport import GrpcControl
-from kvatlas_client.health import Replicas
 from kvatlas_client.settings import Settings
 from kvatlas_client.types import WorkersChange
+from kvatlas_native import Replicas
 
 FIRST_MESSAGE_S_MAX = 2.0
-UNAVAILABLE = 14
 
 
 class Watch:
     """One unending stream of changes, with its own view of the replicas' health."""
 
     def __init__(
-        self, control: GrpcControl, settings: Settings, rng: Random, clock: Callable[[], float]
+        self, control: GrpcControl, settings: Settings, seed: int, clock: Callable[[], float]
     ) -> None:
         """Nothing happens before `changes` is iterated."""
         self._control = control
         self._settings = settings
-        self._replicas = Replicas(settings.replicas, rng)
+        self._replicas = Replicas(settings.replicas, seed)
         self._clock = clock
         self.replica: str | None = None
         """The replica whose stream is followed; None while there is none."""
@@ -40,7 +37,7 @@ class Watch:
         """Yield every change, from one replica at a time, until the client is closed. CellMismatch."""
         while not self._control.closed:
             await asyncio.sleep(self._replicas.wait_s(self._clock()))
-            replica = self._replicas.order(self._clock())[0]
+            replica = self._replicas.choose(self._clock())
             try:
                 async with aclosing(self._stream(replica)) as stream:
                     async for change in stream:

@@ -15,7 +15,7 @@ from functools import partial
 import grpc
 
 from kvatlas_events.log import Appended, Fenced, LogUnavailable, RecordsRejected
-from kvatlas_native import Channel, ChannelError, IngestResponse, IngestStream, progress
+from kvatlas_native import ChannelError, IngestResponse, IngestStream, check_address, progress
 from kvatlas_native.completions import Completions
 from kvatlas_wire import WorkerKey
 
@@ -40,7 +40,7 @@ class GrpcWriter:
     """
 
     def __init__(self, address: str, *, answer_s: float = _ANSWER_S) -> None:
-        Channel(address)  # only checks the address: a stream would connect at once
+        check_address(address)  # here, because a stream would connect at once
         self._address = address
         self._answer_s = answer_s
         self._completions: Completions[IngestResponse] | None = None

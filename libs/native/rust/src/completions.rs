@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvatlas_client::Status;
+use kvatlas_client::{FindError, Status};
 use pyo3::PyClass;
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -24,12 +24,62 @@ create_exception!(
     "A call's gRPC status that is not OK. args: (code: int, message: str)."
 );
 
-/// A completed call: what makes the Python object of its answer, or the status it failed with.
-type Outcome = Result<Answer, Status>;
+create_exception!(
+    kvatlas_native,
+    FindMatchesError,
+    PyException,
+    "A query without an answer. args: (reason, failures of replicas)."
+);
+
+/// Why a call failed.
+pub enum CallError {
+    /// A gRPC status that is not OK.
+    Status(Status),
+    /// No answer of a cell.
+    Find(FindError),
+}
+
+impl From<Status> for CallError {
+    fn from(status: Status) -> Self {
+        Self::Status(status)
+    }
+}
+
+impl From<FindError> for CallError {
+    fn from(error: FindError) -> Self {
+        Self::Find(error)
+    }
+}
+
+impl From<CallError> for PyErr {
+    fn from(call: CallError) -> Self {
+        match call {
+            CallError::Status(status) => error(&status),
+            CallError::Find(none) => find_error(none),
+        }
+    }
+}
+
+/// A completed call: what makes the Python object of its answer, or why it failed.
+type Outcome = Result<Answer, CallError>;
 type Answer = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
 pub fn error(status: &Status) -> PyErr {
     ChannelError::new_err((i32::from(status.code()), status.message().to_owned()))
+}
+
+/// The exception: why there is no answer, and each failure as replica, gRPC status and text.
+pub fn find_error(error: FindError) -> PyErr {
+    let (reason, failures) = match error {
+        FindError::NoReplica { failures, .. } => ("no_replica", failures),
+        FindError::CellMismatch { failure, .. } => ("cell_mismatch", vec![failure]),
+        FindError::QueryRejected(failure) => ("query_rejected", vec![failure]),
+    };
+    let failures: Vec<(String, i32, String)> = failures
+        .into_iter()
+        .map(|each| (each.replica.to_string(), each.code.into(), each.message))
+        .collect();
+    FindMatchesError::new_err((reason, failures))
 }
 
 /// The event loop's end of a queue of completed calls.
@@ -50,13 +100,13 @@ impl CompletionSender {
     pub fn send<T, C>(
         &self,
         ticket: u64,
-        outcome: Result<T, Status>,
+        outcome: Result<T, impl Into<CallError>>,
         convert: impl FnOnce(Python<'_>, T) -> C + Send + 'static,
     ) where
         T: Send + 'static,
         C: PyClass + Into<PyClassInitializer<C>>,
     {
-        let answer = outcome.map(|answer| -> Answer {
+        let answer = outcome.map_err(Into::into).map(|answer| -> Answer {
             Box::new(move |py| Ok(Py::new(py, convert(py, answer))?.into_any()))
         });
         let mut completed = self.lock();
@@ -120,7 +170,7 @@ impl CompletionQueue {
             .map(|(ticket, outcome)| {
                 let answer = match outcome {
                     Ok(answer) => answer(py)?.into_bound(py),
-                    Err(status) => error(&status).into_value(py).into_bound(py).into_any(),
+                    Err(error) => PyErr::from(error).into_value(py).into_bound(py).into_any(),
                 };
                 Ok((ticket, answer))
             })

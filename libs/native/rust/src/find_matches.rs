@@ -1,6 +1,6 @@
 //! Query and answer of `FindMatches` as Python objects.
 
-use kvatlas_client::{FindMatchesResponse, Query};
+use kvatlas_client::{FindMatchesResponse, Found, Query};
 use numpy::{IntoPyArray, PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -10,9 +10,6 @@ use pyo3::types::PyString;
 pub struct PyQuery {
     hashes: Py<PyArray1<u64>>,
     chunks: bool,
-    model: String,
-    block_size: u32,
-    hash_contract: String,
     limit: u32,
     exact: bool,
 }
@@ -20,22 +17,11 @@ pub struct PyQuery {
 #[pymethods]
 impl PyQuery {
     #[new]
-    #[pyo3(signature = (hashes, *, chunks, model, block_size, hash_contract, limit, exact))]
-    fn new(
-        hashes: Py<PyArray1<u64>>,
-        chunks: bool,
-        model: String,
-        block_size: u32,
-        hash_contract: String,
-        limit: u32,
-        exact: bool,
-    ) -> Self {
+    #[pyo3(signature = (hashes, *, chunks, limit, exact))]
+    fn new(hashes: Py<PyArray1<u64>>, chunks: bool, limit: u32, exact: bool) -> Self {
         Self {
             hashes,
             chunks,
-            model,
-            block_size,
-            hash_contract,
             limit,
             exact,
         }
@@ -49,11 +35,8 @@ impl PyQuery {
     }
 
     /// The query over its borrowed hashes, as the client takes it.
-    pub fn with_hashes<'a>(&'a self, hashes: &'a PyReadonlyArray1<'_, u64>) -> PyResult<Query<'a>> {
+    pub fn with_hashes<'a>(&self, hashes: &'a PyReadonlyArray1<'_, u64>) -> PyResult<Query<'a>> {
         Ok(Query {
-            model: &self.model,
-            block_size: self.block_size,
-            hash_contract: &self.hash_contract,
             hashes: hashes.as_slice()?,
             chunks: self.chunks,
             limit: self.limit,
@@ -120,5 +103,10 @@ impl PyMatches {
             depths: response.depths.into_pyarray(py).unbind(),
             replica: PyString::new(py, replica).unbind(),
         }
+    }
+
+    /// Does the same for an answer that a finder found.
+    pub fn from_found(py: Python<'_>, found: Found) -> Self {
+        Self::from_response(py, found.response, &found.replica)
     }
 }

@@ -6,8 +6,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::channel::duration;
 use crate::completions::{CompletionQueue, error};
+use crate::duration::duration;
 
 /// worker_id, dp_rank, epoch, last_event_id, whole.
 type Position = (u64, u32, u64, u64, bool);

@@ -2,9 +2,10 @@
 //! pure crate and wraps the answer; it decides nothing.
 
 mod cell;
-mod channel;
 mod completions;
+mod duration;
 mod find_matches;
+mod finder;
 mod hashing;
 mod ingest;
 mod memory;
@@ -19,11 +20,11 @@ mod _native {
     #[pymodule_export]
     use crate::cell::{Applied, Cell, CellServer, LagReport, RecoveryRequest, SavedState};
     #[pymodule_export]
-    use crate::channel::PyChannel;
-    #[pymodule_export]
-    use crate::completions::{ChannelError, CompletionQueue};
+    use crate::completions::{ChannelError, CompletionQueue, FindMatchesError};
     #[pymodule_export]
     use crate::find_matches::{PyMatches, PyQuery};
+    #[pymodule_export]
+    use crate::finder::{PyFinder, PyReplicas, check_address};
     #[pymodule_export]
     use crate::hashing::{chunk_hashes, sequence_hashes};
     #[pymodule_export]

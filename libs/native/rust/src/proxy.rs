@@ -13,7 +13,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::channel::duration;
+use crate::duration::duration;
 
 /// A running HTTP server. It lives on a thread of its own, which never runs Python.
 #[pyclass(frozen, module = "kvatlas_native")]

@@ -381,22 +381,13 @@ class Query:
     """Hashes of the prompt's full blocks, head first."""
     chunks: bool
     """True: `hashes` are chunk hashes; False: sequence hashes."""
-    model: str
-    block_size: int
-    hash_contract: str
     limit: int
+    """Largest number of workers in the answer; 0: all."""
     exact: bool
+    """Verify every depth."""
 
     def __init__(
-        self,
-        hashes: NDArray[np.uint64],
-        *,
-        chunks: bool,
-        model: str,
-        block_size: int,
-        hash_contract: str,
-        limit: int,
-        exact: bool,
+        self, hashes: NDArray[np.uint64], *, chunks: bool, limit: int, exact: bool
     ) -> None: ...
 
 class Matches:
@@ -421,19 +412,71 @@ class Matches:
     ) -> None: ...
     def __len__(self) -> int: ...
 
-class Channel:
-    """`FindMatches` of one indexer, over one connection that is replaced when lost; thread-safe."""
+class FindMatchesError(Exception):
+    """A query without an answer.
 
-    def __init__(self, address: str) -> None:
-        """`address`: host:port, else ValueError. Connects when first used; never fails for that."""
-    def find_matches(self, query: Query, timeout_s: float) -> Matches:
-        """Blocks without the GIL. ChannelError: any status but OK."""
+    args: (reason: str, failures: list[tuple[str, int, str]]), each failure as replica, number of the
+    gRPC status, and text. Reasons:
+    "no_replica": the deadline is over, or every replica failed;
+    "cell_mismatch": the one failure names terms of the cell that differ from the finder's;
+    "query_rejected": the one failure says why the query is malformed.
+    """
+
+class Finder:
+    """`FindMatches` of a cell: replica after replica, within one deadline; thread-safe.
+
+    While there is another replica to ask, an attempt gets half of the time that is left. One
+    connection to each replica is opened when first used, and replaced when lost.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[str],
+        *,
+        model: str,
+        block_size: int,
+        hash_contract: str,
+        seed: int,
+    ) -> None:
+        """Never fails for lack of a connection.
+
+        Args:
+            replicas: addresses, host:port.
+            model: model of the cell; "": not checked.
+            block_size: tokens per block; 0: not checked.
+            hash_contract: hash contract; "": not checked.
+            seed: uint64; chooses the first replica and jitters backoffs, so clients should differ.
+
+        Raises:
+            ValueError: there is no address, or one is not host:port.
+        """
+    def find_matches(self, query: Query, deadline_s: float) -> Matches:
+        """Blocks without the GIL. FindMatchesError: there is no answer."""
     def find_matches_soon(
-        self, query: Query, timeout_s: float, queue: CompletionQueue[Matches], ticket: int
+        self, query: Query, deadline_s: float, queue: CompletionQueue[Matches], ticket: int
     ) -> None:
         """Returns at once; the outcome arrives in `queue` with this `ticket`, exactly once."""
+    def replicas(self) -> list[tuple[str, int, str | None]]:
+        """Observations of each replica: address, failures in a row, last error."""
     def close(self) -> None:
-        """Give up the connection; calls under way may finish, new ones fail with CANCELLED."""
+        """Close all connections; attempts under way may finish, further ones are CANCELLED."""
+
+class Replicas:
+    """Chooses the replica to ask next, as `Finder` does; time is an argument; thread-safe."""
+
+    def __init__(self, addresses: Sequence[str], seed: int) -> None:
+        """`seed`: uint64; chooses the first replica and jitters backoffs. ValueError: no address."""
+    def choose(self, now_s: float) -> str:
+        """Return the replica to ask now."""
+    def answered(self, address: str) -> None:
+        """Report that the replica answered."""
+    def failed(self, address: str, now_s: float, error: str) -> None:
+        """Report that the replica was not reached in time, or cannot serve."""
+    def wait_s(self, now_s: float) -> float:
+        """Return the seconds until some replica may be asked; 0: now."""
+
+def check_address(address: str) -> None:
+    """Raise ValueError if the address is not host:port."""
 
 class IngestResponse:
     """An indexer's combined response to all requests of one append."""
@@ -490,7 +533,7 @@ class CompletionQueue(Generic[_T]):
     def __init__(self) -> None: ...
     def fileno(self) -> int:
         """Return a descriptor that is readable while outcomes wait."""
-    def take(self) -> list[tuple[int, _T | ChannelError]]:
+    def take(self) -> list[tuple[int, _T | ChannelError | FindMatchesError]]:
         """Take all completed calls in order: ticket, and the answer or the error."""
 
 class Proxy:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Generic, TypeVar
 
-from kvatlas_native._native import ChannelError, CompletionQueue
+from kvatlas_native._native import ChannelError, CompletionQueue, FindMatchesError
 
 T = TypeVar("T")
 
@@ -27,7 +27,8 @@ class Completions(Generic[T]):
         """Begin a call, which is given the queue and a ticket, and wait for its answer.
 
         Raises:
-            ChannelError: the call failed, or `close` was called meanwhile.
+            ChannelError, FindMatchesError: the call failed.
+            ChannelError: `close` was called meanwhile.
         """
         ticket = next(self._tickets)
         future: asyncio.Future[T] = self._loop.create_future()
@@ -50,7 +51,7 @@ class Completions(Generic[T]):
             future = self._futures.get(ticket)
             if future is None or future.done():
                 continue  # The caller was cancelled.
-            if isinstance(outcome, ChannelError):
+            if isinstance(outcome, ChannelError | FindMatchesError):
                 future.set_exception(outcome)
             else:
                 future.set_result(outcome)

@@ -1,13 +1,11 @@
 //! The publisher's stream against a real tonic server, and against peers that are none.
 
-mod server;
-
 use std::io::Write;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use crate::server::{Running, SLOW};
 use kvatlas_client::{Code, IngestResponse, IngestStream, Status};
-use server::{Running, SLOW};
 
 /// Long enough that a test which meets it has failed.
 const PATIENCE: Duration = Duration::from_secs(30);

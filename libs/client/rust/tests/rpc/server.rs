@@ -2,9 +2,11 @@
 
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kvatlas_client::Status;
+use kvatlas_client::{Code, Status};
 use kvatlas_wire::v1::indexer_server::{Indexer, IndexerServer};
 use kvatlas_wire::v1::{
     DumpRequest, DumpResponse, FindMatchesRequest, FindMatchesResponse, GetStatusRequest,
@@ -23,8 +25,23 @@ pub const SLOW: Duration = Duration::from_millis(60);
 
 type Stream<T> = Pin<Box<dyn tokio_stream::Stream<Item = Result<T, Status>> + Send>>;
 
-/// Answers by the query's model: an error's name, "hang", or else the query itself in columns.
-struct Scripted;
+/// How a server answers `FindMatches`.
+#[derive(Clone, Copy, Debug)]
+pub enum Script {
+    /// With the query itself in columns: hashes, limit, block size.
+    Echo,
+    /// With a million workers.
+    Wide,
+    /// Never.
+    Hang,
+    /// With this status.
+    Fail(Code, &'static str),
+}
+
+struct Scripted {
+    script: Arc<Mutex<Script>>,
+    queries: Arc<AtomicUsize>,
+}
 
 #[tonic::async_trait]
 impl Indexer for Scripted {
@@ -33,17 +50,18 @@ impl Indexer for Scripted {
         request: Request<FindMatchesRequest>,
     ) -> Result<Response<FindMatchesResponse>, Status> {
         assert!(request.metadata().contains_key("grpc-timeout"));
+        self.queries.fetch_add(1, Ordering::Relaxed);
         let query = request.into_inner();
-        match query.model.as_str() {
-            "unavailable" => Err(Status::unavailable("not ready")),
-            "mismatch" => Err(Status::failed_precondition("another módel")),
-            "hang" => std::future::pending().await,
-            "wide" => Ok(Response::new(FindMatchesResponse {
+        let script = *self.script.lock().unwrap();
+        match script {
+            Script::Fail(code, message) => Err(Status::new(code, message)),
+            Script::Hang => std::future::pending().await,
+            Script::Wide => Ok(Response::new(FindMatchesResponse {
                 worker_ids: (0..1_000_000).collect(),
                 dp_ranks: vec![1; 1_000_000],
                 depths: vec![2; 1_000_000],
             })),
-            _ => {
+            Script::Echo => {
                 let hashes = [query.chunk_hashes, query.sequence_hashes].concat();
                 let count = hashes.len();
                 Ok(Response::new(FindMatchesResponse {
@@ -133,6 +151,8 @@ async fn answer(request: IngestRequest) -> Result<Option<IngestResponse>, Status
 pub struct Running {
     pub address: SocketAddr,
     runtime: Option<Runtime>,
+    script: Arc<Mutex<Script>>,
+    queries: Arc<AtomicUsize>,
 }
 
 impl Running {
@@ -141,13 +161,19 @@ impl Running {
     }
 
     pub fn start_at(address: SocketAddr) -> Self {
+        let script = Arc::new(Mutex::new(Script::Echo));
+        let queries = Arc::default();
+        let scripted = Scripted {
+            script: Arc::clone(&script),
+            queries: Arc::clone(&queries),
+        };
         let runtime = Runtime::new().unwrap();
         let (bound, ready) = oneshot::channel();
         runtime.spawn(async move {
             let listener = TcpListener::bind(address).await.unwrap();
             bound.send(listener.local_addr().unwrap()).unwrap();
             Server::builder()
-                .add_service(IndexerServer::new(Scripted))
+                .add_service(IndexerServer::new(scripted))
                 .serve_with_incoming(TcpListenerStream::new(listener))
                 .await
         });
@@ -155,7 +181,19 @@ impl Running {
         Self {
             address,
             runtime: Some(runtime),
+            script,
+            queries,
         }
+    }
+
+    /// Changes the answers to further queries.
+    pub fn script(&self, script: Script) {
+        *self.script.lock().unwrap() = script;
+    }
+
+    /// Number of `FindMatches` queries so far.
+    pub fn queries(&self) -> usize {
+        self.queries.load(Ordering::Relaxed)
     }
 }
 
