@@ -23,7 +23,7 @@ FLAGS = {
         "--config --engine --events --replay --engine-url --worker-id --model --block-size --log "
         "--cell --state-dir --listen --admin --advertise --advertise-engine-url"
     ),
-    "frontend": "--config --listen --admin --indexer --model --block-size --tokenizer --policy",
+    "frontend": "--config --listen --admin --indexer --model --block-size --tokenizer --policy --check --json",
     "mock-engine": "--listen --events --replay --model --block-size --blocks --speedup",
     "demo": "--trace --requests --engines --policy --seed --json --keep",
     "verify": "--indexer --publisher",

@@ -13,12 +13,14 @@ from kvatlas_frontend.fleet.models import ModelRoute
 from kvatlas_frontend.fleet.table import Fleet
 from kvatlas_frontend.fleet.worker import FleetChange, WorkerRecord
 from kvatlas_frontend.routing.check import check
+from kvatlas_frontend.routing.context import RoutingContext
 from kvatlas_frontend.routing.interfaces import NoIndexerError
 from kvatlas_frontend.routing.plugin import Services
 from kvatlas_frontend.routing.plugins import built_in
+from kvatlas_frontend.routing.preparation import Preparation
 from kvatlas_frontend.routing.profile import load_profile
 from kvatlas_frontend.routing.selector import Selector
-from kvatlas_frontend.routing.slots import RoutingRequest
+from kvatlas_frontend.routing.slots import MATCHES, REQUEST, TOKENS, RoutingRequest, Tokens
 from kvatlas_frontend.routing.workflow import RoutingPlan, SingleDispatch
 from kvatlas_frontend.tokens.prompt_tokenizer import PromptTokens, TokensUnavailableError
 
@@ -78,8 +80,25 @@ class Router:
             now_s=lambda: self.now_s,
         )
         profile = check(load_profile(policy), built_in())
-        selector = Selector(profile, services, timers=self.timers, now_s=lambda: self.now_s)
-        self.dispatch = SingleDispatch(selector, self.fleet, block_size=BLOCK)
+        self.plugin_timers: dict[tuple[str, str], Clock] = {}
+        self.preparation = Preparation(
+            [profile],
+            services,
+            timers=self.timers,
+            plugin_timers=self.plugin_timer,
+            now_s=lambda: self.now_s,
+        )
+        selector = Selector(
+            profile,
+            services,
+            timers=self.timers,
+            plugin_timers=self.plugin_timer,
+            now_s=lambda: self.now_s,
+        )
+        self.dispatch = SingleDispatch(self.preparation, selector, self.fleet, block_size=BLOCK)
+
+    def plugin_timer(self, kind: str, plugin: str) -> Clock:
+        return self.plugin_timers.setdefault((kind, plugin), Clock())
 
     def report(self, *requests: int | None) -> None:
         records = tuple(
@@ -236,3 +255,34 @@ async def test_every_stage_is_timed_once_a_request() -> None:
     assert {name: len(timer.observed) for name, timer in router.timers.items()} == dict.fromkeys(
         STAGES, 1
     )
+
+
+async def test_plugins_are_timed_in_one_choice_of_sixteen() -> None:
+    router = Router("kv-aware", 2)
+    for _ in range(32):
+        await router.route(100)
+    counts = {place: len(timer.observed) for place, timer in router.plugin_timers.items()}
+    prepared = {("prepare", name): 32 for name in ("tokens", "chunk-hashes", "matches")}
+    chosen = dict.fromkeys(
+        [
+            ("filter", "available"),
+            ("filter", "serves-model"),
+            ("score", "prefill"),
+            ("score", "load"),
+            ("pick", "lowest-cost"),
+        ],
+        2,
+    )
+    assert counts == prepared | chosen
+
+
+async def test_what_is_prepared_already_is_not_prepared_again() -> None:
+    router = Router("kv-aware", 2)
+    body = ParsedBody(None, stream=True, cache_salt=None, prompt=OpaquePrompt(), batch=False)
+    context = RoutingContext()
+    context[REQUEST] = RoutingRequest(body, ModelRoute("m", None, None))
+    context[TOKENS] = Tokens(np.arange(100, dtype=np.uint32), whole=True)
+    router.scripted.matches = {1: 3}
+    await router.preparation.prepare(context)
+    assert context[MATCHES].depths[router.fleet.rows[WorkerKey(1, 0)]] == 3
+    assert len(router.plugin_timers["prepare", "tokens"].observed) == 0

@@ -3,12 +3,22 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from kvatlas_chassis import SettingsError
-from kvatlas_frontend.routing.check import check
+from kvatlas_chassis import Settings, SettingsError
+from kvatlas_frontend.api.reasons import Reason
+from kvatlas_frontend.routing.check import CheckedProfile, check, check_together
 from kvatlas_frontend.routing.context import Slot
-from kvatlas_frontend.routing.plugin import Kind, NoParams, PluginSpec, Services
+from kvatlas_frontend.routing.plugin import (
+    Kind,
+    Mask,
+    NoParams,
+    PluginSpec,
+    Services,
+    Unit,
+    Values,
+)
 from kvatlas_frontend.routing.plugins import built_in
 from kvatlas_frontend.routing.profile import BUILT_IN, Profile, ProfileError, load_profile
 from kvatlas_frontend.routing.registry import Registry
@@ -83,7 +93,17 @@ def test_a_plugin_named_twice_is_refused(tmp_path: Path) -> None:
 
 
 class Nothing:
+    reason = Reason.ROUND_ROBIN
+
     async def prepare(self, _: object) -> None: ...
+
+    def filter(self, _: object, __: object) -> None: ...
+
+    def score(self, _: object, candidates: Mask) -> Values:
+        return np.zeros(len(candidates))
+
+    def pick(self, _: object, __: object, ___: object) -> int:
+        return 0
 
 
 def build_nothing(_: Services, __: NoParams) -> Nothing:
@@ -134,6 +154,10 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
         "{name: p, pick: lowest-cost, weight: 2}",
         "{name: p, pick: {lowest-cost: 5}}",
         "{name: p, pick: lowest-cost, score: load}",
+        "{name: p, pick: lowest-cost, score: [load: {weight: -1}]}",
+        "{name: p, pick: lowest-cost, score: [load: {weight: .inf}]}",
+        "{name: p, pick: lowest-cost, score: [load: {weight: much}]}",
+        "{name: p, pick: lowest-cost, share_tokens: 0}",
     ],
 )
 def test_another_shape_is_refused(tmp_path: Path, text: str) -> None:
@@ -155,3 +179,166 @@ def test_a_name_is_registered_once() -> None:
     registry = built_in()
     with pytest.raises(ValueError, match="tokens"):
         registry.register(spec("tokens", (), ()))
+
+
+def scorer(name: str, unit: Unit) -> PluginSpec[Any]:
+    return PluginSpec(name, Kind.SCORE, NoParams, build_nothing, unit=unit)
+
+
+def scorers() -> Registry:
+    registry = built_in()
+    for name in ("hits", "zone"):
+        registry.register(scorer(name, Unit.SHARE))
+    registry.register(PluginSpec("best", Kind.PICK, NoParams, build_nothing, takes=(Unit.SHARE,)))
+    return registry
+
+
+def factors(document: dict[str, Any]) -> list[float]:
+    steps = check(Profile.model_validate(document), scorers()).steps[Kind.SCORE]
+    return [step.factor for step in steps]
+
+
+def test_a_weight_is_the_steps_own_and_reaches_no_plugin() -> None:
+    """Weight 2 of a cost in tokens, weight 1 by default."""
+    document = {
+        "name": "p",
+        "score": [{"load": {"weight": 2, "per_request": 3}}],
+        "pick": "lowest-cost",
+    }
+    (step,) = check(Profile.model_validate(document), built_in()).steps[Kind.SCORE]
+    assert (step.factor, step.params.model_dump()) == (2.0, {"per_request": 3.0, "per_token": 0.0})
+    assert factors({"name": "p", "score": ["load"], "pick": "lowest-cost"}) == [1.0]
+
+
+def test_shares_become_costs_by_their_sign() -> None:
+    assert factors({"name": "p", "score": [{"zone": {"weight": 2}}, "hits"], "pick": "best"}) == [
+        -2.0,
+        -1.0,
+    ]
+
+
+def test_a_stated_scale_joins_shares_and_tokens() -> None:
+    """A full share of weight 2 takes 2 * 4096 tokens off the cost."""
+    document = {
+        "name": "p",
+        "score": [{"zone": {"weight": 2}}, "load"],
+        "pick": "lowest-cost",
+        "share_tokens": 4096,
+    }
+    assert factors(document) == [-8192.0, 1.0]
+
+
+def test_units_do_not_mix_without_a_scale(tmp_path: Path) -> None:
+    text = "{name: p, score: [load, zone, hits], pick: lowest-cost}"
+    assert problems(text, tmp_path, scorers()) == [("mixed_units", "zone", None)]
+
+
+@pytest.mark.parametrize(
+    ("scores", "pick"), [("load", "best"), ("zone", "lowest-cost"), ("load", "round-robin")]
+)
+def test_a_picker_that_cannot_take_the_scores_is_named(
+    tmp_path: Path, scores: str, pick: str
+) -> None:
+    text = f"{{name: p, score: [{scores}], pick: {pick}}}"
+    assert problems(text, tmp_path, scorers()) == [("wrong_unit", pick, None)]
+
+
+def test_the_picker_of_a_scaled_profile_takes_tokens(tmp_path: Path) -> None:
+    text = "{name: p, score: [zone, load], pick: best, share_tokens: 100}"
+    assert problems(text, tmp_path, scorers()) == [("wrong_unit", "best", None)]
+
+
+ODD_SPECS: list[dict[str, Any]] = [
+    {"kind": Kind.SCORE},
+    {"kind": Kind.FILTER, "unit": Unit.SHARE},
+    {"kind": Kind.FILTER, "takes": (Unit.SHARE,)},
+    {"kind": Kind.PICK, "writes": (Slot[int]("x"),)},
+]
+
+
+@pytest.mark.parametrize("wrong", ODD_SPECS)
+def test_a_spec_that_contradicts_its_kind_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="'odd'"):
+        PluginSpec("odd", params=NoParams, build=build_nothing, **wrong)
+
+
+def filters(*specs: tuple[str, dict[str, Any]]) -> Registry:
+    registry = built_in()
+    for name, needs in specs:
+        registry.register(PluginSpec(name, Kind.FILTER, NoParams, build_nothing, **needs))
+    return registry
+
+
+def test_a_missing_dependency_is_named(tmp_path: Path) -> None:
+    registry = filters(("near", {"depends": ("available", "lowest-cost")}))
+    assert problems("{name: p, filter: [near], pick: lowest-cost}", tmp_path, registry) == [
+        ("missing_dependency", "near", None)
+    ]
+    text = "{name: p, filter: [available, near], pick: lowest-cost}"
+    file = tmp_path / "whole.yaml"
+    file.write_text(text)
+    assert check(load_profile(str(file)), registry).name == "p"
+
+
+def test_filters_run_after_those_that_they_name() -> None:
+    registry = filters(("first", {}), ("second", {"after": ("first", "absent")}))
+    profile = Profile.model_validate(
+        {"name": "p", "filter": ["second", "available", "first"], "pick": "lowest-cost"}
+    )
+    steps = check(profile, registry).steps[Kind.FILTER]
+    assert [step.spec.name for step in steps] == ["available", "first", "second"]
+
+
+def test_orders_that_contradict_are_refused(tmp_path: Path) -> None:
+    registry = filters(
+        ("one", {"after": ("two",)}), ("two", {"after": ("one",)}), ("late", {"after": ("load",)})
+    )
+    text = "{name: p, filter: [one, two, late], score: [load], pick: lowest-cost}"
+    assert problems(text, tmp_path, registry) == [
+        ("order_conflict", "late", None),
+        ("order_conflict", "one", None),
+    ]
+
+
+def test_what_a_plugin_reads_may_depend_on_its_parameters(tmp_path: Path) -> None:
+    a: Slot[int] = Slot("a")
+
+    class Params(Settings):
+        use: bool = False
+
+    def reads(params: Params) -> tuple[Slot[Any], ...]:
+        return (a,) if params.use else ()
+
+    registry = built_in()
+    registry.register(PluginSpec("maybe", Kind.FILTER, Params, build_nothing_of, reads))
+    assert check(
+        Profile.model_validate({"name": "p", "filter": ["maybe"], "pick": "lowest-cost"}), registry
+    )
+    text = "{name: p, filter: [maybe: {use: true}], pick: lowest-cost}"
+    assert problems(text, tmp_path, registry) == [("missing_writer", "maybe", "a")]
+
+
+def build_nothing_of(_: Services, __: Settings) -> Nothing:
+    return Nothing()
+
+
+def checked(name: str, *prepare: Any) -> CheckedProfile:  # noqa: ANN401 - any entry
+    document = {"name": name, "prepare": list(prepare), "pick": "lowest-cost"}
+    return check(Profile.model_validate(document), built_in())
+
+
+def test_profiles_of_one_workflow_prepare_once() -> None:
+    together = check_together(
+        [checked("decode", "tokens"), checked("prefill", "matches", "chunk-hashes", "tokens")]
+    )
+    assert [step.spec.name for step in together] == ["tokens", "chunk-hashes", "matches"]
+
+
+def test_profiles_that_prepare_differently_do_not_fit_one_workflow() -> None:
+    few = checked("few", "tokens", "chunk-hashes", {"matches": {"limit": 1}})
+    many = checked("many", "tokens", "chunk-hashes", {"matches": {"limit": 2}})
+    with pytest.raises(ProfileError, match="few \\+ many") as raised:
+        check_together([few, many])
+    assert [(one.code, one.plugin) for one in raised.value.problems] == [
+        ("different_preparation", "matches")
+    ]

@@ -24,6 +24,7 @@ from kvatlas_frontend.proxy.usage import UsageCheck
 from kvatlas_frontend.routing.check import CheckedProfile
 from kvatlas_frontend.routing.interfaces import MatchFinder
 from kvatlas_frontend.routing.plugin import Services
+from kvatlas_frontend.routing.preparation import Preparation
 from kvatlas_frontend.routing.selector import Selector
 from kvatlas_frontend.routing.workflow import SingleDispatch
 from kvatlas_frontend.server import Api, ApiServer
@@ -130,6 +131,27 @@ def reasons_not_ready(fleet: Fleet, workers_known: asyncio.Event, now_s: float) 
     return []
 
 
+def single_dispatch(
+    profile: CheckedProfile, services: Services, metrics: FrontendMetrics
+) -> SingleDispatch:
+    """A workflow of one profile."""
+    preparation = Preparation(
+        [profile],
+        services,
+        timers=metrics.routing_seconds,
+        plugin_timers=metrics.plugin_timer,
+        now_s=time.perf_counter,
+    )
+    selector = Selector(
+        profile,
+        services,
+        timers=metrics.routing_seconds,
+        plugin_timers=metrics.plugin_timer,
+        now_s=time.perf_counter,
+    )
+    return SingleDispatch(preparation, selector, services.fleet, block_size=services.block_size)
+
+
 def _api(
     settings: FrontendSettings,
     profile: CheckedProfile,
@@ -139,8 +161,7 @@ def _api(
     models: ModelCatalog,
 ) -> Api:
     """The parts that a request passes, joined."""
-    selector = Selector(profile, services, timers=metrics.routing_seconds, now_s=time.perf_counter)
-    workflow = SingleDispatch(selector, services.fleet, block_size=settings.block_size)
+    workflow = single_dispatch(profile, services, metrics)
     executor = Executor(
         workflow=workflow,
         fleet=services.fleet,

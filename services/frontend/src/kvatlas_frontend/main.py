@@ -6,8 +6,10 @@ import sys
 from collections.abc import Sequence
 from contextlib import aclosing
 from pathlib import Path
+from typing import Final
 
 from kvatlas_chassis import FatalError, StopSignal, announce_ready, run_service
+from kvatlas_frontend import policy_check
 from kvatlas_frontend.assembly import running
 from kvatlas_frontend.fleet.watch import CellMismatchError
 from kvatlas_frontend.indexer_client import IndexerClient
@@ -19,6 +21,12 @@ from kvatlas_frontend.settings import FrontendSettings
 from kvatlas_frontend.tokens.chat_template import ChatTemplate, load_template
 from kvatlas_frontend.tokens.encoder import Encoder, load_encoder
 
+_DESCRIPTION: Final = (
+    "Serve the OpenAI API; send each request to the worker that holds its prefix. With --check "
+    "--policy POLICY [--json]: tell what is wrong with the policy, as a table or as JSON, and exit "
+    "with status 0 (nothing) or 2."
+)
+
 # The longest that a tokenizing thread waits for the GIL. Python's default of 5 ms would be the
 # largest part of a busy frontend's routing time.
 _GIL_SWITCH_S = 0.0005
@@ -26,12 +34,10 @@ _GIL_SWITCH_S = 0.0005
 
 def command(argv: Sequence[str]) -> int:
     """Run `kvatlas frontend`."""
+    if policy_check.FLAG in argv:
+        return policy_check.check_policy(argv, description=_DESCRIPTION)
     return run_service(
-        serve,
-        FrontendSettings,
-        service="frontend",
-        argv=argv,
-        description="Serve the OpenAI API; send each request to the worker that holds its prefix.",
+        serve, FrontendSettings, service="frontend", argv=argv, description=_DESCRIPTION
     )
 
 

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from kvatlas_client import Matches, WorkerKey, WorkerState
 from kvatlas_frontend.api.body import OpaquePrompt, ParsedBody, Prompt
+from kvatlas_frontend.assembly import single_dispatch
 from kvatlas_frontend.fleet.models import ModelRoute
 from kvatlas_frontend.fleet.table import Fleet
 from kvatlas_frontend.fleet.worker import FleetChange, WorkerRecord
@@ -22,7 +23,6 @@ from kvatlas_frontend.routing.context import RoutingContext
 from kvatlas_frontend.routing.plugin import Services
 from kvatlas_frontend.routing.plugins import built_in
 from kvatlas_frontend.routing.profile import load_profile
-from kvatlas_frontend.routing.selector import Selector
 from kvatlas_frontend.routing.slots import MATCHES, REQUEST, TOKENS, MatchedDepths, RoutingRequest
 from kvatlas_frontend.routing.slots import Tokens as TokenSlot
 from kvatlas_frontend.routing.workflow import SingleDispatch
@@ -44,7 +44,7 @@ class _Unused:
         raise NotImplementedError
 
 
-def decide_us(workers: int, *, decisions: int) -> float:
+def decide_us(workers: int, *, decisions: int, policy: str = "kv-aware") -> float:
     """Median time of a decision among so many workers, in microseconds."""
     fleet = Fleet()
     records = tuple(
@@ -60,10 +60,8 @@ def decide_us(workers: int, *, decisions: int) -> float:
         deadline_ms=100.0,
         now_s=time.monotonic,
     )
-    timers = FrontendMetrics(CollectorRegistry()).routing_seconds
-    profile = check(load_profile("kv-aware"), built_in())
-    selector = Selector(profile, services, timers=timers, now_s=time.perf_counter)
-    dispatch = SingleDispatch(selector, fleet, block_size=BLOCK_SIZE)
+    profile = check(load_profile(policy), built_in())
+    dispatch = single_dispatch(profile, services, FrontendMetrics(CollectorRegistry()))
     usable = os.sched_getaffinity(0)
     os.sched_setaffinity(0, Cores.split().measured)
     try:

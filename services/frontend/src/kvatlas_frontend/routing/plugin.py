@@ -1,9 +1,10 @@
 """The four kinds of plugin, and how one is described to the registry."""
 
+import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,12 @@ from kvatlas_frontend.routing.interfaces import MatchFinder, TokenSource
 
 P = TypeVar("P", bound=Settings)
 
+Mask: TypeAlias = NDArray[np.bool_]
+"""One flag a row: which workers are candidates."""
+
+Values: TypeAlias = NDArray[np.floating[Any]]
+"""One number a row."""
+
 
 class Preparer(Protocol):
     """Writes slots. May wait for threads or an indexer, within its own deadline."""
@@ -26,34 +33,50 @@ class Preparer(Protocol):
 
 
 class Filter(Protocol):
-    """Removes workers: clears entries of `candidates` (bool[rows]) in place."""
+    """Removes workers: clears entries of `candidates` in place."""
 
-    def filter(self, context: RoutingContext, candidates: NDArray[np.bool_], /) -> None:
+    def filter(self, context: RoutingContext, candidates: Mask, /) -> None:
         """Clear the entries of workers that cannot serve this request."""
         ...
 
 
 class Scorer(Protocol):
-    """Adds to `costs` (float64[rows], in tokens of prefill) in place; lower is better."""
+    """Values workers in the unit that its spec states. The selector applies weights and adds up."""
 
-    def score(self, context: RoutingContext, costs: NDArray[np.float64], /) -> None:
-        """Add each worker's cost."""
+    def score(self, context: RoutingContext, candidates: Mask, /) -> Values:
+        """Each worker's value, by row; those of rows that are no candidates do not matter.
+
+        The caller only reads it, so a column may be returned as it is.
+        """
         ...
 
 
 class Picker(Protocol):
-    """Chooses one of the `candidates`; there is at least one."""
+    """Chooses one of the `candidates`; there is at least one.
+
+    A retry picks again among the workers that were not tried, instead of taking the next of a list
+    that was made before: by then, load and circuit breakers are different.
+    """
 
     reason: Reason  # reported where the policy asks for no matches
 
     def pick(
         self,
         context: RoutingContext,
-        candidates: NDArray[np.bool_],
-        costs: NDArray[np.float64],
+        candidates: Mask,
+        costs: Values,
         /,
     ) -> int:
-        """The chosen row."""
+        """The chosen row. In `costs` lower is better: scores come with their sign turned."""
+        ...
+
+
+@runtime_checkable
+class Follower(Protocol):
+    """A filter, scorer or picker that also learns of each choice, before anything is awaited."""
+
+    def picked(self, context: RoutingContext, row: int, /) -> None:
+        """Learn that the request goes to the worker in `row`."""
         ...
 
 
@@ -69,6 +92,13 @@ class Kind(Enum):
     PICK = "pick"
 
 
+class Unit(Enum):
+    """The unit of a scorer's values. It also says which end is better."""
+
+    TOKENS = "tokens"  # a cost in tokens of prefill; lower is better
+    SHARE = "share"  # a score in [0, 1]; higher is better
+
+
 @dataclass(frozen=True, slots=True)
 class Services:
     """The objects that plugins are built from, shared by all."""
@@ -79,20 +109,58 @@ class Services:
     block_size: int
     deadline_ms: float
     now_s: Callable[[], float]
+    rng: random.Random = field(default_factory=random.Random)
 
 
 class NoParams(Settings):
     """The parameters of a plugin that has none."""
 
 
+Slots: TypeAlias = tuple[Slot[Any], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class PluginSpec(Generic[P]):
-    """A plugin's entry in the registry: its name in profiles, its slots, how to build it."""
+    """A plugin's entry in the registry: its name in profiles, how to build it, what it needs.
+
+    Attributes:
+        name: its name in profiles, unique within its kind.
+        params: its parameters; `NoParams` if it has none.
+        build: makes the plugin, once per selector.
+        reads: slots that it reads, or a function that tells them from the parameters.
+        writes: slots that it writes; only prepare plugins write.
+        stage: label of its time in `kvatlas_frontend_routing_seconds`.
+        unit: unit of a scorer's values; every scorer states one.
+        takes: units whose sum a picker can take; none: it ignores scores.
+        depends: names of plugins that the profile must have too.
+        after: names of plugins that run before this one, if the profile has them.
+
+    Raises:
+        ValueError: a scorer without a unit, or a plugin that writes outside of preparation.
+    """
 
     name: str
     kind: Kind
     params: type[P]
     build: Callable[[Services, P], Plugin]
-    reads: tuple[Slot[Any], ...] = ()
-    writes: tuple[Slot[Any], ...] = ()
-    stage: str | None = None  # label of its time in kvatlas_frontend_routing_seconds
+    reads: Slots | Callable[[P], Slots] = ()
+    writes: Slots = ()
+    stage: str | None = None
+    unit: Unit | None = None
+    takes: tuple[Unit, ...] = ()
+    depends: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.unit is not None) != (self.kind is Kind.SCORE):
+            raise ValueError(
+                f"{self.name!r}: a scorer states its unit, and no other plugin has one"
+            )
+        if self.takes and self.kind is not Kind.PICK:
+            raise ValueError(f"{self.name!r}: only a picker takes scores")
+        if self.writes and self.kind is not Kind.PREPARE:
+            raise ValueError(f"{self.name!r}: only a prepare plugin writes slots")
+
+    def slots_read(self, params: P) -> Slots:
+        """The slots that it reads with these parameters."""
+        return self.reads(params) if callable(self.reads) else self.reads

@@ -4,10 +4,12 @@
 name: kv-aware
 prepare: [tokens, chunk-hashes, {matches: {limit: 64}}]
 filter: [available, serves-model]
-score: [{prefill: {miss_weight: 1.0}}, load]
+score: [{prefill: {weight: 2, miss_weight: 1.0}}, load]
 pick: lowest-cost
 ```
-The order of `prepare` does not matter: a plugin runs after those whose slots it reads.
+The order of `prepare` does not matter: a plugin runs after those whose slots it reads. Each entry of
+`score` may have a `weight`, 1 by default. `share_tokens` says how many tokens of prefill a full share
+is worth; a profile that adds shares to tokens must state it.
 """
 
 from collections.abc import Sequence
@@ -31,20 +33,34 @@ class Step(Settings):
     params: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
+class ScoreStep(Step):
+    """A scorer's entry: its values are multiplied by `weight` before they are added up."""
+
+    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+
+
 class Profile(Settings):
     """A profile as written; `check` finds out whether it can run."""
 
     name: str = Field(min_length=1)
     prepare: tuple[Step, ...] = ()
     filter: tuple[Step, ...] = ()
-    score: tuple[Step, ...] = ()
+    score: tuple[ScoreStep, ...] = ()
     pick: Step
+    share_tokens: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
-    @field_validator("prepare", "filter", "score", mode="before")
+    @field_validator("prepare", "filter", mode="before")
     @classmethod
     def _steps(cls, value: object) -> object:
         if isinstance(value, (list, tuple)):
             return [_step(item) for item in cast("Sequence[object]", value)]
+        return value
+
+    @field_validator("score", mode="before")
+    @classmethod
+    def _score_steps(cls, value: object) -> object:
+        if isinstance(value, (list, tuple)):
+            return [_score_step(item) for item in cast("Sequence[object]", value)]
         return value
 
     @field_validator("pick", mode="before")
@@ -98,7 +114,7 @@ def load_profile(policy: str) -> Profile:
         raise ProfileError(policy, [_shape_problem(one) for one in error.errors()]) from None
 
 
-def _step(item: object) -> object:
+def _step(item: object) -> dict[str, object]:
     """A plugin's entry, written as `name` or as `{name: {parameter: value}}`."""
     if isinstance(item, str):
         return {"plugin": item}
@@ -108,6 +124,16 @@ def _step(item: object) -> object:
             ((name, params),) = table.items()
             return {"plugin": name, "params": {} if params is None else params}
     raise ValueError("a plugin is its name, or {name: {parameter: value}}")
+
+
+def _score_step(item: object) -> object:
+    """A scorer's entry: `weight` stands among the parameters, but is the step's."""
+    step = _step(item)
+    params = step.get("params")
+    if isinstance(params, dict) and "weight" in params:
+        others = dict(cast("dict[object, object]", params))
+        return {"plugin": step["plugin"], "weight": others.pop("weight"), "params": others}
+    return step
 
 
 def _shape_problem(error: Any) -> Problem:  # noqa: ANN401 - pydantic's own error table

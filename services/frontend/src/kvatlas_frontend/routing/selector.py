@@ -1,27 +1,31 @@
-"""A selector: one pass of prepare, filter, score and pick over a context."""
+"""A selector: one pass of filter, score and pick over a prepared context."""
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Protocol, cast
+from typing import Final, cast
 
 import numpy as np
 
 from kvatlas_frontend.fleet.table import Fleet
 from kvatlas_frontend.routing.check import CheckedProfile
 from kvatlas_frontend.routing.context import RoutingContext
-from kvatlas_frontend.routing.plugin import Filter, Kind, Picker, Plugin, Preparer, Scorer, Services
+from kvatlas_frontend.routing.plugin import (
+    Filter,
+    Follower,
+    Kind,
+    Mask,
+    Picker,
+    Scorer,
+    Services,
+    Values,
+)
+from kvatlas_frontend.routing.timers import Laps, PluginTimers, Timer
 
-
-class Timer(Protocol):
-    """Records a stage's time, in seconds."""
-
-    def observe(self, amount: float) -> None:
-        """Record one duration."""
-        ...
+_SAMPLED: Final = 16  # one in so many choices has its plugins timed: observing costs more than some
 
 
 class Selector:
-    """A checked profile with its plugins built. Only this class measures the time of stages.
+    """The choosing plugins of a checked profile, built. `Preparation` fills the context before.
 
     All requests of one event loop share it; a request's own values are on its context.
     """
@@ -32,52 +36,82 @@ class Selector:
         services: Services,
         *,
         timers: Mapping[str, Timer],
+        plugin_timers: PluginTimers,
         now_s: Callable[[], float],
     ) -> None:
-        def built(kind: Kind) -> list[Plugin]:
+        def built(kind: Kind) -> list[object]:
             return [step.spec.build(services, step.params) for step in profile.steps[kind]]
 
+        def timed(kind: Kind) -> list[Timer]:
+            return [plugin_timers(kind.value, step.spec.name) for step in profile.steps[kind]]
+
+        filters, scorers, pickers = built(Kind.FILTER), built(Kind.SCORE), built(Kind.PICK)
         self.name = profile.name
         self._fleet: Fleet = services.fleet
         self._now_s = now_s
-        self._prepares = [
-            (cast("Preparer", plugin), timers[step.spec.stage] if step.spec.stage else None)
-            for plugin, step in zip(built(Kind.PREPARE), profile.steps[Kind.PREPARE], strict=True)
+        self._filters = list(
+            zip([cast("Filter", each) for each in filters], timed(Kind.FILTER), strict=True)
+        )
+        self._scorers = list(
+            zip(
+                [cast("Scorer", each) for each in scorers],
+                [step.factor for step in profile.steps[Kind.SCORE]],
+                timed(Kind.SCORE),
+                strict=True,
+            )
+        )
+        self._picker = cast("Picker", pickers[0])
+        self._pick_timer = timed(Kind.PICK)[0]
+        self._followers = [
+            each for each in (*filters, *scorers, *pickers) if isinstance(each, Follower)
         ]
-        self._filters = [cast("Filter", plugin) for plugin in built(Kind.FILTER)]
-        self._scores = [cast("Scorer", plugin) for plugin in built(Kind.SCORE)]
-        (pick,) = built(Kind.PICK)
-        self._pick = cast("Picker", pick)
-        self.reason = self._pick.reason
+        self.reason = self._picker.reason
         self._choose_timer = timers["choose"]
-
-    async def prepare(self, context: RoutingContext) -> None:
-        """Fill the context's slots; called once per request."""
-        for plugin, timer in self._prepares:
-            began_s = self._now_s()
-            await plugin.prepare(context)
-            if timer is not None:
-                timer.observe(self._now_s() - began_s)
+        self._choices = 0
 
     def choose(self, context: RoutingContext, tried: AbstractSet[str]) -> int | None:
         """The row of the best worker whose engine's URL is not in `tried`; None: none is left."""
         began_s = self._now_s()
-        candidates = self._fleet.columns.present.copy()
+        self._choices += 1
+        laps = None if self._choices % _SAMPLED else Laps(self._now_s)
+        candidates = self._filtered(context, tried, laps)
+        row: int | None = None
+        if candidates.any():
+            costs = self._costs(context, candidates, laps)
+            row = self._picker.pick(context, candidates, costs)
+            if laps:
+                laps.end(self._pick_timer)
+            for follower in self._followers:
+                follower.picked(context, row)
+        self._choose_timer.observe(self._now_s() - began_s)
+        return row
+
+    def _filtered(
+        self, context: RoutingContext, tried: AbstractSet[str], laps: Laps | None
+    ) -> Mask:
+        columns = self._fleet.columns
+        candidates = columns.present.copy()
         if tried:
             for worker in self._fleet:
                 if worker.record.engine_url in tried:
                     candidates[worker.row] = False
-        for plugin in self._filters:
+        for plugin, timer in self._filters:
             plugin.filter(context, candidates)
+            if laps:
+                laps.end(timer)
         if tried:
             # A second failure would cost the client more than a worse choice.
-            sound = candidates & (self._fleet.columns.failures == 0)
+            sound = candidates & (columns.failures == 0)
             candidates = sound if sound.any() else candidates
-        row: int | None = None
-        if candidates.any():
-            costs = np.zeros(candidates.shape[0])
-            for plugin in self._scores:
-                plugin.score(context, costs)
-            row = self._pick.pick(context, candidates, costs)
-        self._choose_timer.observe(self._now_s() - began_s)
-        return row
+        return candidates
+
+    def _costs(self, context: RoutingContext, candidates: Mask, laps: Laps | None) -> Values:
+        costs: Values | None = None
+        for plugin, factor, timer in self._scorers:
+            values = plugin.score(context, candidates)
+            if factor != 1.0:
+                values = values * factor
+            costs = values if costs is None else costs + values
+            if laps:
+                laps.end(timer)
+        return np.zeros(len(candidates)) if costs is None else costs

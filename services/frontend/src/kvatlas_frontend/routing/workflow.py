@@ -1,4 +1,7 @@
-"""Workflows use selectors to make a routing plan. Single dispatch uses one selector."""
+"""Workflows make a routing plan: they prepare a request once, and ask one or more selectors.
+
+Single dispatch uses one selector.
+"""
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -8,6 +11,7 @@ from kvatlas_frontend.api.reasons import Reason
 from kvatlas_frontend.fleet.load_tracker import Ticket
 from kvatlas_frontend.fleet.table import Fleet, Worker
 from kvatlas_frontend.routing.context import RoutingContext
+from kvatlas_frontend.routing.preparation import Preparation
 from kvatlas_frontend.routing.selector import Selector
 from kvatlas_frontend.routing.slots import MATCHES, REQUEST, TOKENS, RoutingRequest
 
@@ -25,7 +29,10 @@ class RoutingPlan:
 class SingleDispatch:
     """Sends every request to one worker, and to another if that one fails."""
 
-    def __init__(self, selector: Selector, fleet: Fleet, *, block_size: int) -> None:
+    def __init__(
+        self, preparation: Preparation, selector: Selector, fleet: Fleet, *, block_size: int
+    ) -> None:
+        self._preparation = preparation
         self._selector = selector
         self._fleet = fleet
         self._block_size = block_size
@@ -34,7 +41,7 @@ class SingleDispatch:
         """The first plan, and the context from which `plan` can choose again."""
         context = RoutingContext()
         context[REQUEST] = request
-        await self._selector.prepare(context)
+        await self._preparation.prepare(context)
         return context, self.plan(context, set())
 
     def plan(self, context: RoutingContext, tried: AbstractSet[str]) -> RoutingPlan | None:

@@ -2,11 +2,8 @@
 
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kvatlas_frontend.routing.context import RoutingContext
-from kvatlas_frontend.routing.plugin import Kind, NoParams, PluginSpec, Services
+from kvatlas_frontend.routing.plugin import Kind, Mask, NoParams, PluginSpec, Services
 from kvatlas_frontend.routing.slots import REQUEST
 
 
@@ -21,7 +18,7 @@ class AvailablePlugin:
         self._fleet = services.fleet
         self._now_s = services.now_s
 
-    def filter(self, _: RoutingContext, candidates: NDArray[np.bool_]) -> None:
+    def filter(self, _: RoutingContext, candidates: Mask) -> None:
         """See `Filter`."""
         columns, now_s = self._fleet.columns, self._now_s()
         candidates &= columns.unreachable_until_s <= now_s
@@ -36,7 +33,7 @@ class ServesModelPlugin:
     def __init__(self, _: Services, __: NoParams) -> None:
         pass
 
-    def filter(self, context: RoutingContext, candidates: NDArray[np.bool_]) -> None:
+    def filter(self, context: RoutingContext, candidates: Mask) -> None:
         """See `Filter`."""
         rows = context[REQUEST].model.rows
         if rows is not None:

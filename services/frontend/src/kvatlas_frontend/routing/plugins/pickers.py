@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from kvatlas_frontend.api.reasons import Reason
 from kvatlas_frontend.routing.context import RoutingContext
-from kvatlas_frontend.routing.plugin import Kind, NoParams, PluginSpec, Services
+from kvatlas_frontend.routing.plugin import Kind, Mask, NoParams, PluginSpec, Services, Unit, Values
 from kvatlas_frontend.routing.slots import CHUNK_HASHES
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: 2^64 divided by the golden ratio
@@ -30,8 +30,8 @@ class LowestCostPlugin:
     def pick(
         self,
         context: RoutingContext,
-        candidates: NDArray[np.bool_],
-        costs: NDArray[np.float64],
+        candidates: Mask,
+        costs: Values,
     ) -> int:
         """See `Picker`."""
         rows = candidates.nonzero()[0]
@@ -68,8 +68,8 @@ class RoundRobinPlugin:
     def pick(
         self,
         _: RoutingContext,
-        candidates: NDArray[np.bool_],
-        __: NDArray[np.float64],
+        candidates: Mask,
+        __: Values,
     ) -> int:
         """See `Picker`."""
         if self._version != self._fleet.version:
@@ -89,6 +89,6 @@ def _lowest(rows: NDArray[np.intp], values: NDArray[Any]) -> NDArray[np.intp]:
 
 
 SPECS: Final[tuple[PluginSpec[Any], ...]] = (
-    PluginSpec("lowest-cost", Kind.PICK, NoParams, LowestCostPlugin),
+    PluginSpec("lowest-cost", Kind.PICK, NoParams, LowestCostPlugin, takes=(Unit.TOKENS,)),
     PluginSpec("round-robin", Kind.PICK, NoParams, RoundRobinPlugin),
 )

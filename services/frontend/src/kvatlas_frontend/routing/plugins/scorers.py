@@ -1,14 +1,12 @@
-"""Score plugins. All costs are in tokens of prefill that an engine has to compute first."""
+"""Score plugins in tokens: costs in tokens of prefill that an engine has to compute first."""
 
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from kvatlas_chassis import Settings
 from kvatlas_frontend.routing.context import RoutingContext
-from kvatlas_frontend.routing.plugin import Kind, PluginSpec, Services
+from kvatlas_frontend.routing.plugin import Kind, Mask, PluginSpec, Services, Unit, Values
 from kvatlas_frontend.routing.slots import MATCHES, TOKENS
 
 
@@ -24,7 +22,7 @@ class PrefillParams(Settings):
 
 
 class PrefillPlugin:
-    """Adds the prefill before this request's first token: its own misses and the queue's."""
+    """Tokens of prefill before this request's first token: its own misses and the queue's."""
 
     def __init__(self, services: Services, params: PrefillParams) -> None:
         self._columns = services.fleet.columns
@@ -32,13 +30,14 @@ class PrefillPlugin:
         self._miss_weight = params.miss_weight
         self._queue_weight = params.queue_weight
 
-    def score(self, context: RoutingContext, costs: NDArray[np.float64]) -> None:
+    def score(self, context: RoutingContext, _: Mask) -> Values:
         """See `Scorer`."""
-        costs += self._queue_weight * self._columns.prefill_tokens
+        costs: Values = self._queue_weight * self._columns.prefill_tokens
         costs += self._miss_weight * len(context[TOKENS].ids)
         # Rows added after the matches are not known to hold anything.
         depths = context[MATCHES].depths
         costs[: len(depths)] -= (self._miss_weight * self._block_size) * depths
+        return costs
 
 
 class LoadParams(Settings):
@@ -53,23 +52,25 @@ class LoadParams(Settings):
 
 
 class LoadPlugin:
-    """Adds the load that the worker already has."""
+    """Cost in tokens of prefill of the load that the worker already has."""
 
     def __init__(self, services: Services, params: LoadParams) -> None:
         self._columns = services.fleet.columns
         self._per_request = params.per_request
         self._per_token = params.per_token
 
-    def score(self, _: RoutingContext, costs: NDArray[np.float64]) -> None:
+    def score(self, _: RoutingContext, __: Mask) -> Values:
         """See `Scorer`."""
         columns = self._columns
-        if self._per_request:
-            costs += self._per_request * (columns.requests + columns.requests_elsewhere)
+        costs: Values = self._per_request * (columns.requests + columns.requests_elsewhere)
         if self._per_token:
             costs += self._per_token * columns.active_tokens
+        return costs
 
 
 SPECS: Final[tuple[PluginSpec[Any], ...]] = (
-    PluginSpec("prefill", Kind.SCORE, PrefillParams, PrefillPlugin, reads=(TOKENS, MATCHES)),
-    PluginSpec("load", Kind.SCORE, LoadParams, LoadPlugin),
+    PluginSpec(
+        "prefill", Kind.SCORE, PrefillParams, PrefillPlugin, (TOKENS, MATCHES), unit=Unit.TOKENS
+    ),
+    PluginSpec("load", Kind.SCORE, LoadParams, LoadPlugin, unit=Unit.TOKENS),
 )
