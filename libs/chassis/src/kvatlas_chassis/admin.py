@@ -1,6 +1,6 @@
 """The admin port: `/healthz` (the process answers), `/readyz` (it can do its work), `/metrics`."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Self
 
 from aiohttp import web
@@ -13,6 +13,8 @@ from kvatlas_chassis.net import HostPort
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Obstacles = Callable[[], Sequence[str]]
 """Returns the reasons why the service is not ready; empty: it is ready."""
+Refresh = Callable[[], Awaitable[None]]
+"""Brings up to date what another process knows; must bound its own time."""
 
 
 class AdminServer:
@@ -27,17 +29,27 @@ class AdminServer:
 
     @classmethod
     async def start(
-        cls, listen: HostPort, registry: CollectorRegistry, obstacles: Obstacles
+        cls,
+        listen: HostPort,
+        registry: CollectorRegistry,
+        obstacles: Obstacles,
+        *,
+        refresh: Refresh | None = None,
+        pages: Mapping[str, Handler] | None = None,
     ) -> Self:
         """Listen.
+
+        `refresh` is awaited before `registry` or `obstacles` are read; `pages` are more paths.
 
         Raises:
             FatalError: the address cannot be used; the message names it.
         """
         app = web.Application()
         app.router.add_get("/healthz", _healthz)
-        app.router.add_get("/readyz", _readyz(obstacles))
-        app.router.add_get("/metrics", _metrics(registry))
+        app.router.add_get("/readyz", _readyz(obstacles, refresh))
+        app.router.add_get("/metrics", _metrics(registry, refresh))
+        for path, page in (pages or {}).items():
+            app.router.add_get(path, page)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         address = await bind(runner, listen, what="admin")
@@ -68,8 +80,10 @@ async def _healthz(_: web.Request) -> web.Response:
     return web.Response(text="ok\n")
 
 
-def _readyz(obstacles: Obstacles) -> Handler:
+def _readyz(obstacles: Obstacles, refresh: Refresh | None) -> Handler:
     async def handler(_: web.Request) -> web.Response:
+        if refresh is not None:
+            await refresh()
         reasons = obstacles()
         if reasons:
             return web.Response(status=503, text="".join(f"{reason}\n" for reason in reasons))
@@ -78,8 +92,10 @@ def _readyz(obstacles: Obstacles) -> Handler:
     return handler
 
 
-def _metrics(registry: CollectorRegistry) -> Handler:
+def _metrics(registry: CollectorRegistry, refresh: Refresh | None) -> Handler:
     async def handler(_: web.Request) -> web.Response:
+        if refresh is not None:
+            await refresh()
         body = generate_latest(registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 

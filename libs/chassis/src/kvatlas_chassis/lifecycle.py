@@ -38,6 +38,12 @@ class StopSignal:
             loop.remove_signal_handler(other)
             signal.signal(other, signal.SIG_DFL)
 
+    def ask(self, asker: str) -> None:
+        """Stop as after a signal, on the request of another part; signals keep their effect."""
+        if not self._event.is_set():
+            log.info("stopping on request of %s", asker)
+            self._event.set()
+
     async def wait(self, tasks: TaskSet | None = None) -> None:
         """Wait for the signal, or until a task of `tasks` fails; then raise its error."""
         if tasks is None:

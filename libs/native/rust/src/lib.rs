@@ -8,6 +8,7 @@ mod find_matches;
 mod finder;
 mod hashing;
 mod ingest;
+mod listener;
 mod memory;
 mod mirror;
 mod outbox;
@@ -29,6 +30,8 @@ mod _native {
     use crate::hashing::{chunk_hashes, sequence_hashes};
     #[pymodule_export]
     use crate::ingest::{IngestStream, PyIngestResponse, progress};
+    #[pymodule_export]
+    use crate::listener::PySharedListener;
     #[pymodule_export]
     use crate::memory::MirrorMemory;
     #[pymodule_export]

@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::duration::duration;
+use crate::listener::PySharedListener;
 
 /// A running HTTP server. It lives on a thread of its own, which never runs Python.
 #[pyclass(frozen, module = "kvatlas_native")]
@@ -50,11 +51,12 @@ impl EventSink for EventQueue {
 #[pymethods]
 impl Proxy {
     #[new]
-    #[pyo3(signature = (host, port, *, head_bytes_max, headers_max, body_bytes_max, answer_buffer_bytes_max, head_timeout_s, body_timeout_s, idle_timeout_s, write_timeout_s, connect_timeout_s, first_byte_timeout_s, between_bytes_timeout_s))]
+    #[pyo3(signature = (host, port, *, shared=None, head_bytes_max, headers_max, body_bytes_max, answer_buffer_bytes_max, head_timeout_s, body_timeout_s, idle_timeout_s, write_timeout_s, connect_timeout_s, first_byte_timeout_s, between_bytes_timeout_s))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         host: &str,
         port: u16,
+        shared: Option<PyRef<'_, PySharedListener>>,
         head_bytes_max: usize,
         headers_max: usize,
         body_bytes_max: usize,
@@ -86,8 +88,12 @@ impl Proxy {
         let waiting = Mutex::default();
         let queue = Arc::new(EventQueue { waiting, signal });
         let sink: Arc<dyn EventSink> = Arc::clone(&queue) as _;
+        let server = match shared {
+            None => Server::start(host, port, limits, sink)?,
+            Some(listener) => Server::start_shared(listener.open()?, limits, sink)?,
+        };
         Ok(Self {
-            server: Server::start(host, port, limits, sink)?,
+            server,
             queue,
             readable,
         })

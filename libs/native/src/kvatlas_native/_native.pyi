@@ -548,6 +548,7 @@ class Proxy:
         host: str,
         port: int,
         *,
+        shared: SharedListener | None = None,
         head_bytes_max: int,
         headers_max: int,
         body_bytes_max: int,
@@ -561,6 +562,8 @@ class Proxy:
         between_bytes_timeout_s: float | None,
     ) -> None:
         """Listen and serve. A timeout of None means no limit.
+
+        With `shared`, host and port are not used.
 
         Raises:
             OSError: the address cannot be used.
@@ -577,6 +580,26 @@ class Proxy:
         """Take all events that wait; those of one request are in order."""
     def close(self, grace_s: float) -> None:
         """Stop listening, let requests end for `grace_s` seconds, end the others. Blocks without the GIL."""
+
+class SharedListener:
+    """A listening socket that other processes have too, and the lines that count their connections.
+
+    The process with the fewest open connections accepts the next one.
+    """
+
+    def __init__(self, fd: int, lines: NDArray[np.uint64], process: int) -> None:
+        """Take a listening socket, which has to be open when `Proxy` is made.
+
+        Args:
+            fd: descriptor of the socket.
+            lines: uint64[processes, 8] in memory that all processes map; zeros at first. A process
+                writes its own line. Its words are: connections open, turn, 1 while it accepts, and
+                one that others set to 1 while it hangs. The buffer is never released.
+            process: number of this process's line.
+
+        Raises:
+            ValueError: there is no such line, or the memory is of another kind.
+        """
 
 class Exchange:
     """A request that has arrived whole, and the way to answer it.

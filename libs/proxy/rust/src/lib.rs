@@ -13,6 +13,7 @@
 //! Bounds: [`Limits`] for what a client can make it hold and wait for; one read of an engine's answer per request, because
 //! nothing is read from an engine while its client does not take what came before.
 
+mod accept;
 mod body;
 mod connection;
 mod downstream;
@@ -27,5 +28,6 @@ mod socket;
 mod sse;
 mod upstream;
 
+pub use accept::{ConnectionLines, LINE_WORDS, SharedListener};
 pub use limits::Limits;
 pub use server::Server;

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
 
+use crate::accept::{ACCEPT_PAUSE, Acceptor, OpenConnection, SharedListener};
 use crate::connection::{Shared, serve};
 use crate::exchange::EventSink;
 use crate::limits::Limits;
@@ -22,8 +23,6 @@ use crate::socket;
 
 const BACKLOG: i32 = 1024;
 const SWEEP: Duration = Duration::from_secs(1);
-/// After the system has refused a connection, for lack of descriptors for instance.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A running server.
 pub struct Server {
@@ -47,6 +46,28 @@ impl Server {
     ) -> io::Result<Self> {
         let listener = listen(host, port)?;
         let address = listener.local_addr()?;
+        Self::serving(address, Source::Own(listener), limits, sink)
+    }
+
+    /// Serves connections of a socket that other processes serve too.
+    ///
+    /// # Errors
+    /// The socket cannot be used, or the system has no thread left.
+    pub fn start_shared(
+        listener: SharedListener,
+        limits: Limits,
+        sink: Arc<dyn EventSink>,
+    ) -> io::Result<Self> {
+        let address = listener.listener().local_addr()?;
+        Self::serving(address, Source::Shared(listener), limits, sink)
+    }
+
+    fn serving(
+        address: SocketAddr,
+        source: Source,
+        limits: Limits,
+        sink: Arc<dyn EventSink>,
+    ) -> io::Result<Self> {
         let runtime = Builder::new_current_thread()
             .enable_io()
             .enable_time()
@@ -64,7 +85,7 @@ impl Server {
             .spawn({
                 let shared = Arc::clone(&shared);
                 move || {
-                    if let Err(error) = runtime.block_on(run(shared, listener, stopped)) {
+                    if let Err(error) = runtime.block_on(run(shared, source, stopped)) {
                         // Only a descriptor that is no socket gets here.
                         eprintln!("kvatlas proxy: {error}");
                     }
@@ -114,22 +135,59 @@ fn listen(host: &str, port: u16) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
+/// Where connections come from.
+enum Source {
+    /// A socket of this process alone.
+    Own(std::net::TcpListener),
+    /// A socket of several processes.
+    Shared(SharedListener),
+}
+
+/// A [`Source`] at work; dropping it stops accepting.
+enum Listening {
+    Own(TcpListener),
+    Shared(Acceptor),
+}
+
+impl Listening {
+    async fn accept(&mut self) -> io::Result<(TcpStream, Option<OpenConnection>)> {
+        match self {
+            Self::Own(listener) => Ok((listener.accept().await?.0, None)),
+            Self::Shared(acceptor) => {
+                let Some((stream, open)) = acceptor.accepted.recv().await else {
+                    // The thread has ended, which it does not by itself.
+                    return std::future::pending().await;
+                };
+                stream.set_nonblocking(true)?;
+                Ok((TcpStream::from_std(stream)?, Some(open)))
+            }
+        }
+    }
+}
+
 async fn run(
     shared: Arc<Shared>,
-    listener: std::net::TcpListener,
+    source: Source,
     mut stopped: mpsc::UnboundedReceiver<Duration>,
 ) -> io::Result<()> {
-    let listener = TcpListener::from_std(listener)?;
+    let mut listening = match source {
+        Source::Own(listener) => Listening::Own(TcpListener::from_std(listener)?),
+        Source::Shared(listener) => Listening::Shared(listener.start()?),
+    };
     let (drain, draining) = watch::channel(false);
     let mut connections = JoinSet::new();
     let mut sweep = interval(SWEEP);
     let grace = loop {
         tokio::select! {
             grace = stopped.recv() => break grace.unwrap_or_default(),
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+            accepted = listening.accept() => match accepted {
+                Ok((stream, open)) => {
                     socket::send_at_once(&stream);
-                    connections.spawn(serve(Arc::clone(&shared), stream, draining.clone()));
+                    let serving = serve(Arc::clone(&shared), stream, draining.clone());
+                    connections.spawn(async move {
+                        serving.await;
+                        drop(open);
+                    });
                 }
                 Err(_) => sleep(ACCEPT_PAUSE).await,
             },
@@ -137,7 +195,7 @@ async fn run(
             _ = sweep.tick() => shared.pool.sweep(),
         }
     };
-    drop(listener);
+    drop(listening);
     let _ = drain.send(true);
     drop(
         timeout(grace, async {

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -12,6 +12,8 @@ import aiohttp
 from prometheus_client import CollectorRegistry
 
 from kvatlas_chassis import AdminServer, TaskSet
+from kvatlas_frontend.fleet.columns import Columns
+from kvatlas_frontend.fleet.load_tracker import LoadTracker
 from kvatlas_frontend.fleet.models import ModelCatalog
 from kvatlas_frontend.fleet.probes import Probes
 from kvatlas_frontend.fleet.table import Fleet
@@ -33,6 +35,7 @@ from kvatlas_frontend.tokens.chat_template import ChatTemplate
 from kvatlas_frontend.tokens.encoder import Encoder
 from kvatlas_frontend.tokens.engine_tokenizer import HttpEngineTokenizer
 from kvatlas_frontend.tokens.prompt_tokenizer import PromptTokenizer
+from kvatlas_native import SharedListener
 
 _TRIM_INTERVAL_S: Final = 1.0
 
@@ -51,7 +54,26 @@ class Frontend:
     fleet: Fleet
     models: ModelCatalog
     metrics: FrontendMetrics
+    policy: str
     tokenizer: str
+    obstacles: Callable[[], list[str]]  # why it cannot serve requests now; empty: it can
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPart:
+    """One process among several that serve the same port.
+
+    Attributes:
+        number: from 0.
+        of: number of processes.
+        listener: the socket that all share.
+        tracker: makes the tracker that knows the load of all.
+    """
+
+    number: int
+    of: int
+    listener: SharedListener
+    tracker: Callable[[Columns], LoadTracker]
 
 
 @asynccontextmanager
@@ -61,14 +83,18 @@ async def running(
     indexers: Indexers,
     encoder: Encoder | None,
     template: ChatTemplate | None,
+    *,
+    part: ProcessPart | None = None,
 ) -> AsyncGenerator[Frontend]:
     """Run a frontend; on exit, requests in flight get the grace period to end.
+
+    `part`: what this process shares with others that serve the same port; None: it is alone.
 
     Raises:
         FatalError: an address is in use.
     """
     metrics = FrontendMetrics(CollectorRegistry())
-    fleet = Fleet()
+    fleet = Fleet() if part is None else Fleet(part.tracker)
     models = ModelCatalog(settings.model, fleet)
     workers_known = asyncio.Event()
     async with AsyncExitStack() as stack:
@@ -93,6 +119,8 @@ async def running(
             block_size=settings.block_size,
             deadline_ms=settings.deadline_ms,
             now_s=time.monotonic,
+            process=0 if part is None else part.number,
+            processes=1 if part is None else part.of,
         )
         api = _api(settings, profile, services, metrics=metrics, models=models)
 
@@ -108,18 +136,28 @@ async def running(
             Probes(session, fleet, metrics, services.now_s).run(settings.probe_interval_s),
             name="probes",
         )
-        admin = await AdminServer.start(
-            settings.admin,
-            metrics.registry,
-            lambda: reasons_not_ready(fleet, workers_known, services.now_s()),
-        )
+
+        def obstacles() -> list[str]:
+            return reasons_not_ready(fleet, workers_known, services.now_s())
+
+        admin = await AdminServer.start(settings.admin, metrics.registry, obstacles)
         stack.push_async_callback(admin.close)
-        server = ApiServer.start(api, settings, metrics)
+        server = ApiServer.start(api, settings, metrics, None if part is None else part.listener)
         stack.push_async_callback(server.close)
         tasks.start(
             trim_after_bursts(lambda: server.in_flight, interval_s=_TRIM_INTERVAL_S), name="memory"
         )
-        yield Frontend(server, admin, tasks, fleet, models, metrics, tokenizer.name)
+        yield Frontend(
+            api=server,
+            admin=admin,
+            tasks=tasks,
+            fleet=fleet,
+            models=models,
+            metrics=metrics,
+            policy=profile.name,
+            tokenizer=tokenizer.name,
+            obstacles=obstacles,
+        )
 
 
 def reasons_not_ready(fleet: Fleet, workers_known: asyncio.Event, now_s: float) -> list[str]:

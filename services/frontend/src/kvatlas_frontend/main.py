@@ -3,17 +3,18 @@
 import datetime as dt
 import gc
 import sys
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 from kvatlas_chassis import FatalError, StopSignal, announce_ready, run_service
 from kvatlas_frontend import policy_check
-from kvatlas_frontend.assembly import running
+from kvatlas_frontend.assembly import Frontend, ProcessPart, running
 from kvatlas_frontend.fleet.watch import CellMismatchError
 from kvatlas_frontend.indexer_client import IndexerClient
 from kvatlas_frontend.memory import trim
+from kvatlas_frontend.processes.supervisor import supervise
 from kvatlas_frontend.routing.check import check
 from kvatlas_frontend.routing.plugins import built_in
 from kvatlas_frontend.routing.profile import load_profile
@@ -48,6 +49,31 @@ async def serve(settings: FrontendSettings) -> None:
         FatalError: a setting cannot work, an address is in use, or the indexers serve another
             cell.
     """
+    if settings.processes > 1:
+        await supervise(settings, policy=check(load_profile(settings.policy), built_in()).name)
+        return
+    stop = StopSignal()
+    async with loaded_and_running(settings) as frontend:
+        announce_ready(
+            listen=frontend.api.address,
+            admin=frontend.admin.address,
+            policy=frontend.policy,
+            tokenizer=frontend.tokenizer,
+        )
+        await until_stopped(stop, frontend)
+
+
+@asynccontextmanager
+async def loaded_and_running(
+    settings: FrontendSettings, part: ProcessPart | None = None
+) -> AsyncGenerator[Frontend]:
+    """Load what the settings name, and run the frontend of this process.
+
+    `part`: what it shares with the other processes; None: there are none.
+
+    Raises:
+        FatalError: a setting cannot work, or an address is in use.
+    """
     sys.setswitchinterval(_GIL_SWITCH_S)
     profile = check(load_profile(settings.policy), built_in())
     encoder, template = load_tokenizer(settings.tokenizer)
@@ -55,21 +81,23 @@ async def serve(settings: FrontendSettings) -> None:
     gc.collect()
     gc.freeze()
     trim()  # 70 MiB of 270, which the tokenizer's self-check has left behind
-    stop = StopSignal()
     async with (
         aclosing(IndexerClient(settings)) as indexers,
-        running(settings, profile, indexers, encoder, template) as frontend,
+        running(settings, profile, indexers, encoder, template, part=part) as frontend,
     ):
-        announce_ready(
-            listen=frontend.api.address,
-            admin=frontend.admin.address,
-            policy=profile.name,
-            tokenizer=frontend.tokenizer,
-        )
-        try:
-            await stop.wait(frontend.tasks)
-        except CellMismatchError as error:
-            raise FatalError(f"kvatlas frontend: {error}") from None
+        yield frontend
+
+
+async def until_stopped(stop: StopSignal, frontend: Frontend) -> None:
+    """Wait for the signal.
+
+    Raises:
+        FatalError: the indexers serve another cell.
+    """
+    try:
+        await stop.wait(frontend.tasks)
+    except CellMismatchError as error:
+        raise FatalError(f"kvatlas frontend: {error}") from None
 
 
 def load_tokenizer(name: str) -> tuple[Encoder | None, ChatTemplate | None]:

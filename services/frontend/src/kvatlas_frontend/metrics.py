@@ -6,6 +6,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 STAGES: Final = ("tokenize", "hash", "find", "choose", "total")
 
+SUMMED_GAUGES: Final = frozenset({"kvatlas_frontend_requests_in_flight"})
+"""Gauges that add up over the processes of a frontend; of others the highest value counts."""
+
 _ROUTING_BUCKETS_S = (
     20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.5, 2.0,
 )  # fmt: skip

@@ -32,7 +32,7 @@ from kvatlas_frontend.proxy.executor import Call, Executor, no_worker_error
 from kvatlas_frontend.routing.slots import RoutingRequest
 from kvatlas_frontend.routing.workflow import SingleDispatch
 from kvatlas_frontend.settings import FrontendSettings
-from kvatlas_native import Arrived, Ended, Failed, FirstByte, Proxy, Refused
+from kvatlas_native import Arrived, Ended, Failed, FirstByte, Proxy, Refused, SharedListener
 
 log = logging.getLogger(__name__)
 
@@ -176,8 +176,14 @@ class ApiServer:
         self.address = HostPort(*proxy.address)
 
     @classmethod
-    def start(cls, api: Api, settings: FrontendSettings, metrics: FrontendMetrics) -> "ApiServer":
-        """Listen.
+    def start(
+        cls,
+        api: Api,
+        settings: FrontendSettings,
+        metrics: FrontendMetrics,
+        shared: SharedListener | None = None,
+    ) -> "ApiServer":
+        """Listen; with `shared`, on that socket.
 
         Raises:
             FatalError: the address cannot be used; the message names it.
@@ -187,6 +193,7 @@ class ApiServer:
             proxy = Proxy(
                 listen.host,
                 listen.port,
+                shared=shared,
                 head_bytes_max=_HEAD_BYTES_MAX,
                 headers_max=_HEADERS_MAX,
                 body_bytes_max=settings.request_bytes_max,
@@ -200,7 +207,7 @@ class ApiServer:
                 between_bytes_timeout_s=settings.between_bytes_timeout_s or None,
             )
         except OSError as error:
-            reason = error.strerror or str(error)
+            reason = str(error).partition(" (os error")[0]
             raise FatalError(f"cannot listen on --listen {listen}: {reason}") from None
         metrics.in_flight.set_function(lambda: proxy.in_flight)
         return cls(proxy, api, grace_s=settings.grace_s)

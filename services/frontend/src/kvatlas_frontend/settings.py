@@ -28,6 +28,13 @@ class FrontendSettings(ServiceSettings):
         default="kv-aware",
         description="routing policy: kv-aware, least-loaded, round-robin, or a profile's YAML file",
     )
+    processes: int = Field(
+        default=1,
+        gt=0,
+        le=64,
+        description="number of processes that serve the port; more than 1 where one core is too "
+        "little. They are one frontend: one admin port, and each knows the load of all",
+    )
     deadline_ms: float = Field(
         default=100.0,
         gt=0,

@@ -30,7 +30,7 @@ class Columns:
         self.failing_until_s = np.zeros(self.rows)
         # Failures of the engine since its last good answer.
         self.failures = np.zeros(self.rows, dtype=np.int64)
-        # Requests in flight from this frontend, and from others.
+        # Requests in flight from this frontend (all of its processes), and from others.
         self.requests = np.zeros(self.rows, dtype=np.int64)
         self.requests_elsewhere = np.zeros(self.rows, dtype=np.int64)
         # Prompt tokens in flight: not yet computed, and all.

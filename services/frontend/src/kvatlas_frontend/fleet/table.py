@@ -1,7 +1,7 @@
 """The worker table: one row per worker, shared with routing's columns."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -73,9 +73,9 @@ class Fleet:
     answers, the last known workers stay.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tracker: Callable[[Columns], LoadTracker] = LoadTracker) -> None:
         self.columns = Columns()
-        self.tracker = LoadTracker(self.columns)
+        self.tracker = tracker(self.columns)
         self.version = 0  # counts changes of the set of workers and of their addresses
         self._rows: dict[WorkerKey, int] = {}
         self._workers: list[Worker | None] = [None] * self.columns.rows
@@ -170,7 +170,7 @@ class Fleet:
     def release(self, ticket: Ticket) -> None:
         """End a ticket; the last one of a worker that is gone frees its row."""
         ticket.end()
-        if ticket.row in self._leaving and not self.columns.requests[ticket.row]:
+        if ticket.row in self._leaving and not self.tracker.requests_here(ticket.row):
             self._leaving.discard(ticket.row)
             self._free_row(ticket.row)
 
@@ -202,6 +202,7 @@ class Fleet:
         row = self._free.pop()
         worker = self._workers[row] = Worker(row, record, self._breaker(record.engine_url))
         self._rows[record.key] = row
+        self.tracker.took_row(row, record.key)
         self.columns.rendezvous_keys[row] = xxhash.xxh3_64_intdigest(str(record.key).encode())
         self.version += 1
         self._show(worker)
@@ -219,12 +220,13 @@ class Fleet:
         self.columns.present[row] = False
         self.columns.live[row] = False
         self.version += 1
-        if self.columns.requests[row]:
+        if self.tracker.requests_here(row):
             self._leaving.add(row)
         else:
             self._free_row(row)
 
     def _free_row(self, row: int) -> None:
+        self.tracker.left_row(row)
         self.columns.clear(row)
         self._free.append(row)
 

@@ -101,7 +101,12 @@ class Unit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The objects that plugins are built from, shared by all."""
+    """The objects that plugins are built from, shared by all.
+
+    Attributes:
+        process: number of this process among the `processes` of the frontend. Rotations and tie
+            breaks begin elsewhere in each, so that they do not move in step.
+    """
 
     fleet: Fleet
     tokens: TokenSource
@@ -110,6 +115,8 @@ class Services:
     deadline_ms: float
     now_s: Callable[[], float]
     rng: random.Random = field(default_factory=random.Random)
+    process: int = 0
+    processes: int = 1
 
 
 class NoParams(Settings):

@@ -72,6 +72,7 @@ class Selector:
     def choose(self, context: RoutingContext, tried: AbstractSet[str]) -> int | None:
         """The row of the best worker whose engine's URL is not in `tried`; None: none is left."""
         began_s = self._now_s()
+        self._fleet.tracker.refresh()
         self._choices += 1
         laps = None if self._choices % _SAMPLED else Laps(self._now_s)
         candidates = self._filtered(context, tried, laps)

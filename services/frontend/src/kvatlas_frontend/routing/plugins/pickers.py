@@ -18,14 +18,15 @@ class LowestCostPlugin:
 
     The rendezvous hash mixes each worker's name with the hash of the prompt's last block, or with
     a counter if the policy hashes nothing. So frontends that do not know of one another send equal
-    prompts to the same worker, and different prompts to different workers.
+    prompts to the same worker, and different prompts to different workers. The counters of a
+    frontend's processes are far apart.
     """
 
     reason = Reason.LEAST_LOADED
 
     def __init__(self, services: Services, _: NoParams) -> None:
         self._columns = services.fleet.columns
-        self._choices = 0
+        self._choices = services.process << 32
 
     def pick(
         self,
@@ -55,7 +56,10 @@ class LowestCostPlugin:
 
 
 class RoundRobinPlugin:
-    """Takes the candidates in turn, ordered by (worker_id, dp_rank); ignores costs."""
+    """Takes the candidates in turn, ordered by (worker_id, dp_rank); ignores costs.
+
+    Each process of a frontend begins at another worker.
+    """
 
     reason = Reason.ROUND_ROBIN
 
@@ -63,7 +67,8 @@ class RoundRobinPlugin:
         self._fleet = services.fleet
         self._version = -1
         self._order: list[int] = []
-        self._last = -1
+        self._last: int | None = None
+        self._start = services.process / services.processes
 
     def pick(
         self,
@@ -76,6 +81,8 @@ class RoundRobinPlugin:
             self._version = self._fleet.version
             self._order = [row for _, row in sorted(self._fleet.rows.items())]
         count = len(self._order)
+        if self._last is None:
+            self._last = int(self._start * count) - 1
         for step in range(1, count + 1):
             place = (self._last + step) % count
             if candidates[self._order[place]]:
