@@ -166,6 +166,11 @@ impl PyExchange {
     }
 
     #[getter]
+    fn error_form(&self) -> &'static str {
+        self.exchange.request.error_form().name()
+    }
+
+    #[getter]
     fn age_s(&self) -> f64 {
         self.exchange.request.arrived.elapsed().as_secs_f64()
     }
@@ -175,6 +180,7 @@ impl PyExchange {
         Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
     }
 
+    #[pyo3(signature = (host, port, target, request_headers, answer_headers, *, begin_bytes=0))]
     fn forward(
         &self,
         host: &str,
@@ -182,6 +188,7 @@ impl PyExchange {
         target: &str,
         request_headers: Vec<(String, String)>,
         answer_headers: Vec<(String, String)>,
+        begin_bytes: usize,
     ) -> PyResult<()> {
         let forward = Forward {
             engine: EngineAddress {
@@ -191,6 +198,7 @@ impl PyExchange {
             target: target.to_owned(),
             request_headers: header_pairs(request_headers)?,
             answer_headers: header_pairs(answer_headers)?,
+            begin_bytes,
         };
         self.exchange.proceed(Step::Forward(forward));
         Ok(())
@@ -243,6 +251,7 @@ pub struct Failed {
 #[pyclass(frozen, get_all, module = "kvatlas_native")]
 pub struct FirstByte {
     id: u64,
+    begin: Py<PyBytes>,
 }
 
 /// A request is over.
@@ -281,7 +290,10 @@ fn python(py: Python<'_>, event: Event) -> PyResult<Py<PyAny>> {
             },
         )?
         .into_any(),
-        Event::FirstByte { id } => Py::new(py, FirstByte { id })?.into_any(),
+        Event::FirstByte { id, begin } => {
+            let begin = PyBytes::new(py, &begin).unbind();
+            Py::new(py, FirstByte { id, begin })?.into_any()
+        }
         Event::Ended { id, ending } => Py::new(
             py,
             Ended {

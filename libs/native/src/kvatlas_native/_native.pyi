@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -623,6 +623,9 @@ class Exchange:
     def body(self) -> bytes:
         """A copy of the body, decompressed."""
     @property
+    def error_form(self) -> Literal["openai", "anthropic"]:
+        """The API whose error objects the client expects, by the path."""
+    @property
     def age_s(self) -> float:
         """Seconds since the request's first byte."""
     def header(self, name: str) -> str | None:
@@ -634,6 +637,8 @@ class Exchange:
         target: str,
         request_headers: list[tuple[str, str]],
         answer_headers: list[tuple[str, str]],
+        *,
+        begin_bytes: int = 0,
     ) -> None:
         """Send the request to an engine and its answer to the client.
 
@@ -643,6 +648,7 @@ class Exchange:
             target: path and query at the engine.
             request_headers: headers for the engine; each replaces the client's of that name.
             answer_headers: headers that are added to the answer.
+            begin_bytes: how much of the answer's begin `FirstByte` has, at most 4,096.
 
         Raises:
             ValueError: a header cannot be sent.
@@ -676,6 +682,8 @@ class FirstByte:
     """The first byte of an engine's answer has arrived; the request is not sent again."""
 
     id: int
+    begin: bytes
+    """The begin of the answer's body, as much as `forward` asked for. The client has none of it yet."""
 
 class Ended:
     """A request is over; comes once for each `Arrived`."""

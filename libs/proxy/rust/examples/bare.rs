@@ -35,6 +35,7 @@ impl EventSink for Turns {
                 target,
                 request_headers: Vec::new(),
                 answer_headers: Vec::new(),
+                begin_bytes: 0,
             })
         });
     }

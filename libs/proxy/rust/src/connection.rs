@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use crate::body::{BodyDecoder, decompress};
 use crate::downstream::{Downstream, Progress, go_on};
 use crate::error::Refused;
-use crate::exchange::{CLIENT_LEFT, Ending, Event, EventSink, Exchange, Request, Step};
+use crate::exchange::{CLIENT_LEFT, Ending, ErrorForm, Event, EventSink, Exchange, Request, Step};
 use crate::head::{Head, take_head};
 use crate::limits::{BODY_BYTES_A_SECOND, Limits};
 use crate::relay::relay;
@@ -273,6 +273,7 @@ async fn no_request(
         });
         return Ok(Some(Close::Clean));
     };
+    let form = ErrorForm::of(&path);
     shared.sink.push(Event::Refused {
         path,
         status: refused.status.as_u16(),
@@ -285,7 +286,7 @@ async fn no_request(
     );
     let progress = Progress::new(false);
     Downstream::new(stream, &progress, shared.limits.write_timeout, false, true)
-        .whole(refused.status, &headers, &refused.body())
+        .whole(refused.status, &headers, &refused.body(form))
         .await?;
     Ok(Some(Close::Linger))
 }
@@ -306,9 +307,14 @@ async fn answer(
                 let attempt =
                     upstream::attempt(&shared.pool, &exchange.request, &forward, &shared.limits);
                 match attempt.await {
-                    Ok(answer) => {
-                        shared.sink.push(Event::FirstByte { id: exchange.id });
-                        return relay(answer, &forward, &shared.limits, down).await;
+                    Ok(mut answer) => {
+                        let begin = answer.begin(forward.begin_bytes).await;
+                        shared.sink.push(Event::FirstByte {
+                            id: exchange.id,
+                            begin,
+                        });
+                        let form = exchange.request.error_form();
+                        return relay(answer, &forward, form, &shared.limits, down).await;
                     }
                     Err(failure) => shared.sink.push(Event::Failed {
                         id: exchange.id,

@@ -32,6 +32,40 @@ pub struct Request {
     pub arrived: Instant,
 }
 
+impl Request {
+    /// The form of the errors that its client expects.
+    pub fn error_form(&self) -> ErrorForm {
+        ErrorForm::of(&self.path)
+    }
+}
+
+/// The API whose error objects a client expects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorForm {
+    /// OpenAI's, which engines use on their own routes too.
+    OpenAi,
+    /// Anthropic's.
+    Anthropic,
+}
+
+impl ErrorForm {
+    /// By the path alone, since a request may be refused before its body has been read.
+    pub fn of(path: &str) -> Self {
+        match path.strip_prefix("/v1/messages") {
+            Some(rest) if rest.is_empty() || rest.starts_with('/') => Self::Anthropic,
+            _ => Self::OpenAi,
+        }
+    }
+
+    /// As the router calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::OpenAi => "openai",
+            Self::Anthropic => "anthropic",
+        }
+    }
+}
+
 /// A request and the way to answer it.
 #[derive(Debug)]
 pub struct Exchange {
@@ -70,6 +104,8 @@ pub struct Forward {
     pub request_headers: Vec<(HeaderName, HeaderValue)>,
     /// Headers added to the answer.
     pub answer_headers: Vec<(HeaderName, HeaderValue)>,
+    /// How much of the answer's begin the router wants to see; at most [`BEGIN_BYTES_MAX`].
+    pub begin_bytes: usize,
 }
 
 /// Where an engine listens.
@@ -108,6 +144,9 @@ pub enum Event {
     FirstByte {
         /// The exchange.
         id: u64,
+        /// The begin of the answer's body: as much as [`Forward::begin_bytes`] says, unless the body or the first event of
+        /// a stream ends before. It comes before the client gets any of it.
+        begin: Bytes,
     },
     /// The request is over.
     Ended {
@@ -189,6 +228,9 @@ pub struct Ending {
 
 /// How much of an answer's end an [`Ending`] has: enough for the usage that engines report last.
 pub const TAIL_BYTES: usize = 4096;
+
+/// The largest [`Forward::begin_bytes`].
+pub const BEGIN_BYTES_MAX: usize = 4096;
 
 /// nginx's status of a client that left; never sent.
 pub const CLIENT_LEFT: u16 = 499;

@@ -83,6 +83,13 @@ pub fn downstream(engine: &HeaderMap, forward: &Forward) -> HeaderMap {
     headers
 }
 
+/// Whether an answer is a stream of server-sent events.
+pub fn is_event_stream(engine: &HeaderMap) -> bool {
+    engine
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+}
+
 /// Whether a text contains an engine's address.
 ///
 /// An IP address or a host name with a dot counts anywhere. A bare name such as `vllm` may also be an ordinary word, so it
@@ -123,6 +130,7 @@ mod tests {
                 HeaderValue::from_static("3"),
             )],
             answer_headers: Vec::new(),
+            begin_bytes: 0,
         }
     }
 

@@ -11,12 +11,19 @@ use memchr::memmem;
 
 use crate::downstream::{BodyLength, Downstream};
 use crate::error;
-use crate::exchange::{Ending, EngineAddress, Forward, TAIL_BYTES};
+use crate::exchange::{Ending, EngineAddress, ErrorForm, Forward, TAIL_BYTES};
 use crate::headers;
 use crate::limits::Limits;
 use crate::sse::EventCutter;
 use crate::upstream::EngineAnswer;
 
+const LAST_EVENTS: [&[u8]; 5] = [
+    b"[DONE]",
+    b"\"message_stop\"",
+    b"\"response.completed\"",
+    b"\"response.incomplete\"",
+    b"\"response.failed\"",
+];
 const REFUSAL_BYTES_MAX: usize = 64 << 10;
 
 /// Sends the answer to the client.
@@ -26,30 +33,26 @@ const REFUSAL_BYTES_MAX: usize = 64 << 10;
 pub async fn relay(
     answer: EngineAnswer,
     forward: &Forward,
+    form: ErrorForm,
     limits: &Limits,
     down: &mut Downstream<'_>,
 ) -> io::Result<Ending> {
     let headers = headers::downstream(&answer.headers, forward);
     let status = answer.status;
     if status.is_client_error() || status == StatusCode::NOT_IMPLEMENTED {
-        return refusal(answer, forward, headers, down).await;
+        return refusal(answer, forward, form, headers, down).await;
     }
-    if is_event_stream(&answer.headers) {
-        return events(answer, forward, &headers, down).await;
+    if headers::is_event_stream(&answer.headers) {
+        return events(answer, forward, form, &headers, down).await;
     }
-    unstreamed(answer, &headers, limits, down).await
-}
-
-fn is_event_stream(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::CONTENT_TYPE)
-        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"))
+    unstreamed(answer, form, &headers, limits, down).await
 }
 
 /// An engine's 4xx or 501 passes, unless it is too large, cannot be read, or names the engine's address.
 async fn refusal(
     mut answer: EngineAnswer,
     forward: &Forward,
+    form: ErrorForm,
     mut headers: HeaderMap,
     down: &mut Downstream<'_>,
 ) -> io::Result<Ending> {
@@ -76,7 +79,7 @@ async fn refusal(
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/json"),
         );
-        down.whole(status, &headers, &error::engine_refused())
+        down.whole(status, &headers, &error::engine_refused(form))
             .await?;
     }
     Ok(ending(status, Bytes::new()))
@@ -85,6 +88,7 @@ async fn refusal(
 async fn events(
     mut answer: EngineAnswer,
     forward: &Forward,
+    form: ErrorForm,
     headers: &HeaderMap,
     down: &mut Downstream<'_>,
 ) -> io::Result<Ending> {
@@ -97,22 +101,23 @@ async fn events(
         tail.push(&chunk);
         let whole = cutter.push(chunk);
         if answer.body.is_ended() {
-            return end_events(answer, forward, [whole, cutter.finish()], tail, down).await;
+            let rest = [whole, cutter.finish()];
+            return end_events(answer, forward, form, rest, tail, down).await;
         }
         if !whole.is_empty() {
-            down.events(&without_address(&forward.engine, whole))
+            down.events(&without_address(&forward.engine, form, whole))
                 .await?;
         }
         match answer.body.next().await {
             Ok(Some(next)) => chunk = next,
-            Ok(None) if answer.body.is_delimited() || tail.contains(b"[DONE]") => break None,
-            Ok(None) => break Some("the connection was closed before [DONE]".to_owned()),
+            Ok(None) if answer.body.is_delimited() || tail.is_last_event() => break None,
+            Ok(None) => break Some("the connection was closed before the last event".to_owned()),
             Err(error) => break Some(error),
         }
     };
     if broken.is_some() {
         // The incomplete event behind the last whole one is dropped.
-        down.chunk(&error::engine_died_events()).await?;
+        down.chunk(&error::engine_died_events(form)).await?;
         down.end().await?;
         return Ok(Ending {
             status: status.as_u16(),
@@ -121,25 +126,27 @@ async fn events(
             tail: Bytes::new(),
         });
     }
-    end_events(answer, forward, [Bytes::new(), cutter.finish()], tail, down).await
+    let rest = [Bytes::new(), cutter.finish()];
+    end_events(answer, forward, form, rest, tail, down).await
 }
 
 /// Writes what is left of a stream that has ended well, and its end, at once.
 async fn end_events(
     answer: EngineAnswer,
     forward: &Forward,
+    form: ErrorForm,
     rest: [Bytes; 2],
     tail: Tail,
     down: &mut Downstream<'_>,
 ) -> io::Result<Ending> {
     answer.body.finish();
-    let rest = without_address(&forward.engine, rest.concat().into());
+    let rest = without_address(&forward.engine, form, rest.concat().into());
     down.last(&rest).await?;
     Ok(ending(answer.status, tail.finish()))
 }
 
 /// Replaces error events that name the engine's address. Other events are the model's own words.
-fn without_address(engine: &EngineAddress, events: Bytes) -> Bytes {
+fn without_address(engine: &EngineAddress, form: ErrorForm, events: Bytes) -> Bytes {
     if memmem::find(&events, b"\"error\"").is_none() || !headers::mentions(engine, &events) {
         return events;
     }
@@ -154,7 +161,7 @@ fn without_address(engine: &EngineAddress, events: Bytes) -> Bytes {
             .unwrap_or(rest.len());
         let event = &rest[..end];
         if memmem::find(event, b"\"error\"").is_some() && headers::mentions(engine, event) {
-            kept.extend_from_slice(&error::engine_error_event());
+            kept.extend_from_slice(&error::engine_error_event(form));
         } else {
             kept.extend_from_slice(event);
         }
@@ -165,6 +172,7 @@ fn without_address(engine: &EngineAddress, events: Bytes) -> Bytes {
 
 async fn unstreamed(
     mut answer: EngineAnswer,
+    form: ErrorForm,
     headers: &HeaderMap,
     limits: &Limits,
     down: &mut Downstream<'_>,
@@ -183,6 +191,7 @@ async fn unstreamed(
                 if !answer.body.is_delimited() && !is_json(&whole) {
                     return died(
                         down,
+                        form,
                         "the connection was closed inside an answer".to_owned(),
                     )
                     .await;
@@ -192,7 +201,7 @@ async fn unstreamed(
                 let from = whole.len().saturating_sub(TAIL_BYTES);
                 return Ok(ending(status, whole.slice(from..)));
             }
-            Err(error) => return died(down, error).await,
+            Err(error) => return died(down, form, error).await,
         }
     }
     let length = match announced_length(&answer.headers) {
@@ -228,14 +237,15 @@ async fn unstreamed(
 }
 
 /// Nothing has been sent yet, so the client gets an error instead of half an answer.
-async fn died(down: &mut Downstream<'_>, error: String) -> io::Result<Ending> {
-    let status = StatusCode::BAD_GATEWAY;
+async fn died(down: &mut Downstream<'_>, form: ErrorForm, error: String) -> io::Result<Ending> {
+    let status = error::engine_died_status(form);
     let mut headers = HeaderMap::new();
     headers.insert(
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
     );
-    down.whole(status, &headers, &error::engine_died()).await?;
+    down.whole(status, &headers, &error::engine_died(form))
+        .await?;
     Ok(Ending {
         status: status.as_u16(),
         broken: Some(error),
@@ -296,8 +306,11 @@ impl Tail {
         self.bytes.extend_from_slice(data);
     }
 
-    fn contains(&self, text: &[u8]) -> bool {
-        memmem::find(&self.bytes, text).is_some()
+    /// Whether it has an event that ends a stream, in any of the APIs. Quotes inside a model's words are escaped.
+    fn is_last_event(&self) -> bool {
+        LAST_EVENTS
+            .iter()
+            .any(|mark| memmem::find(&self.bytes, mark).is_some())
     }
 
     fn finish(mut self) -> Bytes {
@@ -337,10 +350,13 @@ mod tests {
             port: 80,
         };
         let words = Bytes::from("data: {\"text\": \"10.0.0.1\"}\n\n");
-        assert_eq!(without_address(&engine, words.clone()), words);
+        assert_eq!(
+            without_address(&engine, ErrorForm::OpenAi, words.clone()),
+            words
+        );
         let error = b"data: {\"error\": \"at 10.0.0.1\"}\n\n";
         let both = Bytes::from([&words[..], error].concat());
-        let cleaned = without_address(&engine, both);
+        let cleaned = without_address(&engine, ErrorForm::OpenAi, both);
         assert!(cleaned.starts_with(&words) && memmem::find(&cleaned, b"engine_error").is_some());
         assert_eq!(memmem::find_iter(&cleaned, b"10.0.0.1").count(), 1);
     }

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::body::BodyDecoder;
-use crate::exchange::{EngineAddress, Failure, FailureKind, Forward, Request};
+use crate::exchange::{BEGIN_BYTES_MAX, EngineAddress, Failure, FailureKind, Forward, Request};
 use crate::head::{Framing, parse_length};
 use crate::headers;
 use crate::limits::Limits;
@@ -99,6 +99,30 @@ pub struct EngineAnswer {
     pub headers: HeaderMap,
     pub first: Bytes,
     pub body: AnswerBody,
+}
+
+impl EngineAnswer {
+    /// The answer's begin, `size` bytes of it: fewer if the body or the first event of a stream ends before. More is read
+    /// for it if the first bytes are not enough. If the engine dies then, the reader of the rest finds out.
+    pub async fn begin(&mut self, size: usize) -> Bytes {
+        let size = size.min(BEGIN_BYTES_MAX);
+        if size == 0 {
+            return Bytes::new();
+        }
+        let is_stream = headers::is_event_stream(&self.headers);
+        let is_event = |bytes: &[u8]| {
+            is_stream
+                && (memmem::find(bytes, b"\n\n").is_some()
+                    || memmem::find(bytes, b"\n\r\n").is_some())
+        };
+        while self.first.len() < size && !is_event(&self.first) && !self.body.is_ended() {
+            match self.body.next().await {
+                Ok(Some(next)) => self.first = [&self.first[..], &next].concat().into(),
+                Ok(None) | Err(_) => break,
+            }
+        }
+        self.first.slice(..size.min(self.first.len()))
+    }
 }
 
 /// The rest of an answer. Dropped before its end, it takes the connection down.
