@@ -21,6 +21,7 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
+        self.kind = kind
         self._body = {"message": message, "type": kind, "param": param, "code": status}
 
     def body(self) -> bytes:

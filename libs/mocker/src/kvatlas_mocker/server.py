@@ -15,8 +15,10 @@ from kvatlas_mocker.engine import Engine
 from kvatlas_mocker.faults import FaultRequest
 from kvatlas_mocker.generation import tokenize
 from kvatlas_mocker.generation_handlers import GenerationHandlers
+from kvatlas_mocker.messages import MessagesPages
 from kvatlas_mocker.metrics import EngineMetrics
 from kvatlas_mocker.pooling import PoolingPages
+from kvatlas_mocker.responses import ResponsesPages
 
 VERSION = "0.33.0"
 """The vLLM release whose interfaces are mocked."""
@@ -55,6 +57,8 @@ class EngineServer:
         app.router.add_post("/tokenize", pages.tokenize)
         app.router.add_post("/detokenize", pages.detokenize)
         PoolingPages(engine).add_to(app.router)
+        MessagesPages(engine, generations).add_to(app.router)
+        ResponsesPages(engine, generations).add_to(app.router)
         app.router.add_post("/reset_prefix_cache", pages.reset)
         app.router.add_get("/debug/cache", pages.cache)
         app.router.add_get("/debug/fault", pages.armed)
