@@ -10,12 +10,19 @@ from aiohttp import web
 from yarl import URL
 
 from kvatlas_frontend.api.passed import parse_passed
-from kvatlas_frontend.api.routes import LABELS, PATTERNS, TABLE, Kind
+from kvatlas_frontend.api.routes import LABELS, PATTERNS, TABLE, Kind, Route, find_route
 from tests.integration.frontend.stage import MODEL, Stage, status, until
 
 LORA = {"id": "org/sql", "object": "model", "parent": MODEL, "root": "/secret/path"}
 BASE = {"id": MODEL, "object": "model", "parent": None}
+WITH_ID = ("/v1/models/m", "/v1/responses/r", "/v1/responses/r/cancel")
 PASSED = [path for path, route in TABLE.items() if route.kind is Kind.PASSED]
+
+
+def find(path: str) -> Route:
+    found = find_route(path)
+    assert found is not None
+    return found[0]
 
 
 def url_of(stage: Stage, target: str) -> URL:
@@ -170,7 +177,7 @@ async def test_a_wrong_method_is_told_the_right_ones(stage: Stage, method: str) 
     engine = await stage.engine(7)
     await stage.start()
     await stage.announce()
-    routes = {**TABLE, "/v1/models/m": PATTERNS[0][1]}
+    routes = {**TABLE, **{path: find(path) for path in WITH_ID}}
     for path, route in routes.items():
         if method in route.methods:
             continue
@@ -178,7 +185,7 @@ async def test_a_wrong_method_is_told_the_right_ones(stage: Stage, method: str) 
             assert response.status == 405
             assert response.headers["allow"] == ", ".join(route.methods)
             body = await response.read()
-        assert (body == b"") if method == "HEAD" else json.loads(body)["error"]["code"]
+        assert (body == b"") if method == "HEAD" else json.loads(body)["error"]["message"]
     assert engine.asked == []
 
 

@@ -12,6 +12,7 @@ import aiohttp
 from prometheus_client import CollectorRegistry
 
 from kvatlas_chassis import AdminServer, TaskSet
+from kvatlas_frontend.api.responses import Holders
 from kvatlas_frontend.fleet.columns import Columns
 from kvatlas_frontend.fleet.load_tracker import LoadTracker
 from kvatlas_frontend.fleet.models import ModelCatalog
@@ -214,5 +215,6 @@ def _api(
         workflow=workflow,
         executor=executor,
         metrics=metrics,
+        holders=Holders(settings.responses_remembered_max),
         now_s=services.now_s,
     )

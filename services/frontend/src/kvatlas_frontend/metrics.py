@@ -47,6 +47,12 @@ class FrontendMetrics:
             ["reason"],
             registry=registry,
         )
+        self.prompts_unrendered = Counter(
+            "kvatlas_frontend_prompts_unrendered",
+            "Requests routed by load because only the engine knows their prompt, by reason",
+            ["reason"],
+            registry=registry,
+        )
         self.indexer_calls_skipped = Counter(
             "kvatlas_frontend_indexer_calls_skipped",
             "Requests routed by load without asking the indexers, whose last calls had no answer",

@@ -21,9 +21,11 @@ from urllib.parse import unquote
 import msgspec
 
 from kvatlas_chassis import FatalError, HostPort
+from kvatlas_frontend.api.body import OpaquePrompt
 from kvatlas_frontend.api.errors import ApiError, RefusedError
 from kvatlas_frontend.api.read import read_request
 from kvatlas_frontend.api.reasons import Refusal
+from kvatlas_frontend.api.responses import BEGIN_BYTES, Holders
 from kvatlas_frontend.api.routes import Kind, Route, find_route, label_of
 from kvatlas_frontend.fleet.models import ModelCatalog
 from kvatlas_frontend.fleet.table import Fleet
@@ -55,9 +57,11 @@ class Api:
         workflow: SingleDispatch,
         executor: Executor,
         metrics: FrontendMetrics,
+        holders: Holders,
         now_s: Callable[[], float],
     ) -> None:
         self._fleet = fleet
+        self._holders = holders
         self._models = models
         self._workflow = workflow
         self._executor = executor
@@ -73,7 +77,7 @@ class Api:
                 with self._answering_errors(call):
                     self._route(call)
             case FirstByte():
-                self._executor.first_byte(self._calls[event.id])
+                self._first_byte(self._calls[event.id], event)
             case Ended():
                 self._ended(self._calls.pop(event.id), event)
             case Failed():
@@ -112,25 +116,53 @@ class Api:
                     raise no_worker_error(call)
                 exchange.answer(200, [], b"")
             case _:
-                call.task = asyncio.create_task(self._infer(call, route))
+                call.task = asyncio.create_task(self._infer(call, route, name))
 
-    async def _infer(self, call: Call, route: Route) -> None:
+    async def _infer(self, call: Call, route: Route, name: str) -> None:
         with self._answering_errors(call):
-            await self._plan(call, route)
+            await self._plan(call, route, name)
             self._executor.forward(call)
 
-    async def _plan(self, call: Call, route: Route) -> None:
+    async def _plan(self, call: Call, route: Route, name: str) -> None:
         began_s = time.perf_counter()
-        parsed = read_request(route, call.exchange)
+        parsed = read_request(route, name, call.exchange, self._models)
         if not len(self._fleet):
             raise no_worker_error(call)  # before any work on the prompt
         model = self._models.route(parsed.model)
         if model is None:
             raise _unknown_model(parsed.model)
-        call.context, call.plan = await self._workflow.route(RoutingRequest(parsed, model))
+        if isinstance(parsed.prompt, OpaquePrompt) and parsed.prompt.why is not None:
+            self._metrics.prompts_unrendered.labels(parsed.prompt.why.value).inc()
+        if parsed.is_stored:
+            call.begin_bytes = BEGIN_BYTES
+        only = None if parsed.follows is None else self._holder(parsed.follows)
+        request = RoutingRequest(parsed, model, only)
+        call.context, call.plan = await self._workflow.route(request)
         self._metrics.routing_seconds["total"].observe(time.perf_counter() - began_s)
         if call.plan is not None and call.plan.reason.is_fallback:
             self._metrics.fallbacks.labels(call.plan.reason.value).inc()
+
+    def _holder(self, response_id: str) -> str | None:
+        """URL of the engine that has a response; None: there is one engine only, which may have it.
+
+        Raises:
+            RefusedError: 404, the response is unknown.
+        """
+        urls = {worker.record.engine_url for worker in self._fleet}
+        found = self._holders.find(response_id)
+        if found in urls:
+            return found
+        if len(urls) == 1:
+            return None
+        raise RefusedError(
+            Refusal.UNKNOWN_RESPONSE, 404, f"Response with id '{response_id}' not found.",
+            param="response_id",
+        )  # fmt: skip
+
+    def _first_byte(self, call: Call, event: FirstByte) -> None:
+        self._executor.first_byte(call)
+        if call.begin_bytes and call.plan is not None:
+            self._holders.learn(event.begin, call.plan.worker.record.engine_url)
 
     def _ended(self, call: Call, event: Ended) -> None:
         if call.task is not None and not call.task.done():
@@ -152,7 +184,9 @@ class Api:
     def _answer_error(self, call: Call, error: ApiError) -> None:
         if isinstance(error, RefusedError):
             self._metrics.refused.labels(error.reason.value).inc()
-        call.exchange.answer(error.status, [*_JSON, *error.headers], error.body())
+        form = call.exchange.error_form
+        headers = [*_JSON, *error.headers]
+        call.exchange.answer(error.status_in(form), headers, error.body_in(form))
 
     def _count(self, path: str, status: int) -> None:
         self._metrics.count_request(label_of(path), status)

@@ -91,6 +91,12 @@ class FrontendSettings(ServiceSettings):
     attempts_max: int = Field(
         default=5, gt=0, description="most workers that one request is sent to"
     )
+    responses_remembered_max: int = Field(
+        default=65_536,
+        gt=0,
+        description="number of stored responses whose engine is remembered, those used last; a "
+        "request that follows an older one is answered with status 404",
+    )
     probe_interval_s: float = Field(
         default=1.0,
         gt=0,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvatlas_frontend.api.errors import RefusedError
-from kvatlas_frontend.api.reasons import Reason, Refusal
+from kvatlas_frontend.api.reasons import Reason, Refusal, Unrendered
 from kvatlas_frontend.tokens.ids import token_array
 
 Route: TypeAlias = Literal["completions", "chat"]
@@ -54,6 +54,7 @@ class OpaquePrompt:
     """A prompt whose token ids are unknown outside the engine: routed without a match."""
 
     reason: Reason = Reason.NO_MATCH  # for x-kvatlas-reason
+    why: Unrendered | None = None  # with ENGINE_PROMPT
 
 
 Prompt: TypeAlias = TextPrompt | TokenPrompt | ChatPrompt | OpaquePrompt
@@ -68,6 +69,8 @@ class ParsedBody:
     cache_salt: str | None
     prompt: Prompt
     batch: bool  # several prompts in one request: routed by the first, usage not compared
+    follows: str | None = None  # id of a response that one engine has: the request goes there
+    is_stored: bool = False  # the answer has an id that later requests may follow
 
 
 class _Common(msgspec.Struct):

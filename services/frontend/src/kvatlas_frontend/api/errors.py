@@ -1,14 +1,29 @@
-"""Errors in the form that OpenAI clients expect.
+"""Errors in the forms that the clients of OpenAI and of Anthropic expect.
 
 A message is written for the client, so it never contains an engine's address.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from kvatlas_frontend.api.reasons import Refusal
+
+ErrorForm: TypeAlias = Literal["openai", "anthropic"]
+
+# https://docs.claude.com/en/api/errors
+_ANTHROPIC_STATUSES: Final = {502: 500, 503: 529}
+_ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
 
 
 class ApiError(Exception):
@@ -31,9 +46,26 @@ class ApiError(Exception):
         self.param = param
         self.headers = headers
 
-    def body(self) -> bytes:
-        """The JSON body, `{"error": {"message", "type", "param", "code"}}`."""
-        return error_body(str(self), kind=self.kind, code=self.code, param=self.param)
+    def status_in(self, form: ErrorForm) -> int:
+        """The status; Anthropic's API has 529 for an overload, and one status for other failures."""
+        return (
+            _ANTHROPIC_STATUSES.get(self.status, self.status)
+            if _is_anthropic(form)
+            else self.status
+        )
+
+    def body_in(self, form: ErrorForm) -> bytes:
+        """The JSON body.
+
+        `{"error": {"message", "type", "param", "code"}}`, or in Anthropic's form
+        `{"type": "error", "error": {"type", "message"}}`.
+        """
+        if _is_anthropic(form):
+            kind = _ANTHROPIC_TYPES.get(self.status_in(form), "invalid_request_error")
+            error = {"type": kind, "message": str(self)}
+            return msgspec.json.encode({"type": "error", "error": error})
+        error = {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
 
 
 class RefusedError(ApiError):
@@ -61,8 +93,5 @@ _NOT_FOUND: Final = 404
 _SERVER_ERROR: Final = 500
 
 
-def error_body(message: str, *, kind: str, code: str, param: str | None = None) -> bytes:
-    """An OpenAI error object as JSON."""
-    return msgspec.json.encode(
-        {"error": {"message": message, "type": kind, "param": param, "code": code}}
-    )
+def _is_anthropic(form: ErrorForm) -> bool:
+    return form == "anthropic"

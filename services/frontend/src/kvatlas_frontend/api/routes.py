@@ -20,6 +20,9 @@ class Kind(Enum):
 
     COMPLETIONS = auto()  # the prompt is tokenized; the worker is chosen by its cache
     CHAT = auto()  # the same, once the conversation is rendered
+    MESSAGES = auto()  # the same, in Anthropic's form
+    RESPONSES = auto()  # the same, in the form of OpenAI's Responses API
+    RESPONSE = auto()  # about a stored response: passed to the engine that has it
     PASSED = auto()  # only the model is read; the worker is chosen by load
     BODYLESS = auto()  # nothing is read; any worker answers, chosen by load
     MODELS = auto()  # answered here: the list of models
@@ -46,6 +49,9 @@ _DETOKENIZE: Final = Route(Kind.PASSED, "detokenize")
 TABLE: Final[dict[str, Route]] = {
     "/v1/completions": Route(Kind.COMPLETIONS, "completions"),
     "/v1/chat/completions": Route(Kind.CHAT, "chat"),
+    "/v1/responses": Route(Kind.RESPONSES, "responses"),
+    "/v1/messages": Route(Kind.MESSAGES, "messages"),
+    "/v1/messages/count_tokens": Route(Kind.PASSED, "count_tokens"),
     "/v1/embeddings": Route(Kind.PASSED, "embeddings"),
     "/v2/embed": Route(Kind.PASSED, "embed"),
     "/rerank": _RERANK,
@@ -69,10 +75,18 @@ TABLE: Final[dict[str, Route]] = {
 """Routes by path."""
 
 PATTERNS: Final[tuple[tuple[re.Pattern[str], Route], ...]] = (
+    (
+        re.compile(r"/v1/responses/([A-Za-z0-9_.-]{1,256})"),
+        Route(Kind.RESPONSE, "response", ("GET", "DELETE")),
+    ),
+    (
+        re.compile(r"/v1/responses/([A-Za-z0-9_.-]{1,256})/cancel"),
+        Route(Kind.RESPONSE, "response_cancel"),
+    ),
     # A model's id may have slashes in it, which clients send as they are or percent-encoded.
     (re.compile(r"/v1/models/(.+)"), Route(Kind.MODEL, "model", _READ)),
 )
-"""Routes whose path ends in an id."""
+"""Routes whose path has an id in it."""
 
 OTHER_LABEL: Final = "other"
 LABELS: Final = frozenset(

@@ -6,8 +6,9 @@ They come from each engine's `/v1/models`. An entry with a `parent` is an adapte
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final, cast
 
 import aiohttp
@@ -34,27 +35,39 @@ class ModelRoute:
     rows: NDArray[np.bool_] | None  # workers that serve it; None: all
 
 
+class Dialect(Enum):
+    """A kind of engine. Each converts requests of other APIs to conversations by its own rules."""
+
+    VLLM = "vllm"
+    SGLANG = "sglang"
+
+
 class ModelCatalog:
     """The models of the fleet; the base model is known before any engine has answered."""
 
     def __init__(self, base: str, fleet: Fleet) -> None:
-        self._base = base
+        self.base = base
         self._fleet = fleet
         self._entries: dict[WorkerKey, dict[str, dict[str, Any]]] = {}
         self._routes: dict[str, ModelRoute] = {}
+        self._dialect: Dialect | None = None
         self._version = -1
         self._rows = 0
 
     def route(self, name: str | None) -> ModelRoute | None:
         """The route of a requested model (None: the base model); None: no worker serves it."""
-        if self._version != self._fleet.version or self._rows != self._fleet.columns.rows:
-            self._rebuild()
-        return self._routes.get(self._base if name is None else name)
+        self._refresh()
+        return self._routes.get(self.base if name is None else name)
+
+    def dialect(self) -> Dialect | None:
+        """The kind of all engines, by the `owned_by` of their models; None: unknown or mixed."""
+        self._refresh()
+        return self._dialect
 
     def listing(self) -> list[dict[str, Any]]:
         """The entries of `/v1/models`: every model once, without the engines' file paths."""
         shown: dict[str, dict[str, Any]] = {
-            self._base: {"id": self._base, "object": "model", "created": 0, "owned_by": "kvatlas"}
+            self.base: {"id": self.base, "object": "model", "created": 0, "owned_by": "kvatlas"}
         }
         for entries in self._entries.values():
             for name, entry in entries.items():
@@ -106,15 +119,19 @@ class ModelCatalog:
 
         await asyncio.gather(*(one(workers) for workers in asked.values()))
 
+    def _refresh(self) -> None:
+        if self._version != self._fleet.version or self._rows != self._fleet.columns.rows:
+            self._rebuild()
+
     def _rebuild(self) -> None:
         self._version = self._fleet.version
         self._rows = self._fleet.columns.rows
         self._entries = {k: v for k, v in self._entries.items() if k in self._fleet.rows}
-        routes = {self._base: ModelRoute(self._base, None, None)}
+        routes = {self.base: ModelRoute(self.base, None, None)}
         for key, entries in self._entries.items():
             row = self._fleet.rows[key]
             for name, entry in entries.items():
-                if name == self._base:
+                if name == self.base:
                     continue
                 route = routes.get(name)
                 if route is None:
@@ -124,6 +141,17 @@ class ModelCatalog:
                 if route.rows is not None:
                     route.rows[row] = True
         self._routes = routes
+        self._dialect = _common_dialect(
+            entry.get("owned_by")
+            for entries in self._entries.values()
+            for entry in entries.values()
+        )
+
+
+def _common_dialect(owners: Iterable[object]) -> Dialect | None:
+    """The dialect that all owners of models name."""
+    found = set(owners)
+    return next((each for each in Dialect if found == {each.value}), None)
 
 
 def _by_url(fleet: Fleet) -> dict[str, list[Worker]]:

@@ -43,6 +43,7 @@ class Call:
     context: RoutingContext | None = None  # set with the first plan
     plan: RoutingPlan | None = None  # of the current attempt
     tried: set[str] = field(default_factory=set[str])  # URLs of the engines that failed
+    begin_bytes: int = 0  # how much of the answer's begin the first byte's event shall have
     busy: list[str | None] = field(default_factory=list[str | None])  # Retry-After of their 503s
 
 
@@ -91,6 +92,7 @@ class Executor:
                 (DEPTH_HEADER, str(plan.depth)),
                 (REASON_HEADER, plan.reason.value),
             ],
+            begin_bytes=call.begin_bytes,
         )
 
     def failed(self, call: Call, event: Failed) -> None:

@@ -14,7 +14,9 @@ from kvatlas_frontend.metrics import FrontendMetrics
 
 log = logging.getLogger(__name__)
 
-_PROMPT_TOKENS: Final = re.compile(rb'"prompt_tokens"\s*:\s*(\d+)')
+_PROMPT_TOKENS: Final = re.compile(rb'"(?:prompt|input)_tokens"\s*:\s*(\d+)')
+# Anthropic's count of input tokens is without those that were cached, but not in every release.
+_CACHED_APART: Final = re.compile(rb'"cache_(?:read|creation)_input_tokens"\s*:\s*\d')
 _CACHED_TOKENS: Final = re.compile(rb'"cached_tokens"\s*:\s*(\d+)')
 _WARNING_INTERVAL_S: Final = 60.0
 
@@ -42,7 +44,7 @@ class UsageCheck:
 
     def compare(self, tail: bytes, expected: Expected, now_s: float) -> None:
         """Compare with the usage in `tail`, the last bytes of a complete answer, if it has one."""
-        if b'"usage"' not in tail:
+        if b'"usage"' not in tail or _CACHED_APART.search(tail) is not None:
             return
         prompt_tokens = _last_number(_PROMPT_TOKENS, tail)
         if prompt_tokens is None:

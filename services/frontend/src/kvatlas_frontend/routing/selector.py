@@ -19,6 +19,7 @@ from kvatlas_frontend.routing.plugin import (
     Services,
     Values,
 )
+from kvatlas_frontend.routing.slots import REQUEST
 from kvatlas_frontend.routing.timers import Laps, PluginTimers, Timer
 
 _SAMPLED: Final = 16  # one in so many choices has its plugins timed: observing costs more than some
@@ -92,9 +93,12 @@ class Selector:
     ) -> Mask:
         columns = self._fleet.columns
         candidates = columns.present.copy()
-        if tried:
+        request = context.get(REQUEST)
+        only = None if request is None else request.engine_url
+        if tried or only is not None:
             for worker in self._fleet:
-                if worker.record.engine_url in tried:
+                url = worker.record.engine_url
+                if url in tried or (only is not None and url != only):
                     candidates[worker.row] = False
         for plugin, timer in self._filters:
             plugin.filter(context, candidates)

@@ -17,6 +17,7 @@ class RoutingRequest:
 
     body: ParsedBody
     model: ModelRoute
+    engine_url: str | None = None  # the only engine that may get it; None: any
 
 
 @dataclass(frozen=True, slots=True)
