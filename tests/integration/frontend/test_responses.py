@@ -162,6 +162,20 @@ async def test_a_single_engine_is_asked_about_any_response(stage: Stage) -> None
     assert engine.asked == ["GET /v1/responses/resp_before_a_restart"]
 
 
+async def test_the_only_engine_of_an_adapter_may_have_its_responses(stage: Stage) -> None:
+    base = {"id": MODEL, "object": "model", "parent": None}
+    lora = {"id": "sql", "object": "model", "parent": MODEL}
+    plain = await stage.engine(1, models=[base])
+    able = await stage.engine(2, models=[base, lora])
+    await stage.start()
+    await stage.announce()
+    for model, code in (("sql", 200), (MODEL, 404)):
+        asked = {"model": model, "input": "a", "previous_response_id": "before_a_restart"}
+        async with stage.client.post(RESPONSES, json=asked) as answer:
+            assert answer.status == code
+    assert (len(plain.bodies), len(able.bodies)) == (0, 1)
+
+
 async def test_a_response_that_is_not_stored_is_not_remembered(stage: Stage) -> None:
     await two_engines(stage)
     await create(stage, 1, store=False)

@@ -94,10 +94,10 @@ class MessagesPages:
             body = parse(await http.read(), MessagesBody)
             chat = ChatBody(
                 model=body.model,
-                messages=_conversation(body),
+                messages=conversation(body),
                 max_tokens=body.max_tokens,
                 stream=body.stream,
-                tools=_tools(body),
+                tools=chat_tools(body),
                 tool_choice=_tool_choice(body.tool_choice),
             )
             generation = await read_chat(self._engine, chat)
@@ -110,7 +110,9 @@ class MessagesPages:
         """The tokens of the prompt that a conversation becomes."""
         try:
             body = parse(await http.read(), CountBody)
-            asked = TokenizeBody(model=body.model, messages=_conversation(body), tools=_tools(body))
+            asked = TokenizeBody(
+                model=body.model, messages=conversation(body), tools=chat_tools(body)
+            )
             tokens = await tokenize(self._engine, asked)
         except ApiError as error:
             return _refusal(error)
@@ -208,7 +210,12 @@ def _refusal(error: ApiError) -> web.Response:
     )
 
 
-def _conversation(body: CountBody) -> list[dict[str, Any]]:
+def conversation(body: CountBody) -> list[dict[str, Any]]:
+    """The messages of the chat that a request becomes.
+
+    Raises:
+        ApiError: 400, a role or a block that the mock does not support.
+    """
     messages: list[dict[str, Any]] = []
     system = body.system if isinstance(body.system, str) else _joined(body.system or [])
     if system:
@@ -265,7 +272,8 @@ def _result_text(content: Any) -> str:  # noqa: ANN401 - any JSON
     return "\n".join(block.text or "" for block in blocks)
 
 
-def _tools(body: CountBody) -> list[dict[str, Any]] | None:
+def chat_tools(body: CountBody) -> list[dict[str, Any]] | None:
+    """The tools of the chat that a request becomes."""
     if body.tools is None:
         return None
     tools: list[dict[str, Any]] = []

@@ -79,14 +79,14 @@ class ResponsesPages:
         body = parse(await http.read(), ResponsesBody)
         if body.background:
             raise ApiError("background is not supported by the mock engine", param="background")
-        messages = [*self._history(body.previous_response_id), *_input(body.input)]
+        messages = [*self._history(body.previous_response_id), *chat_messages(body.input)]
         system = [{"role": "system", "content": body.instructions}] if body.instructions else []
         chat = ChatBody(
             model=body.model,
             messages=[*system, *messages],
             max_tokens=body.max_output_tokens,
             stream=body.stream,
-            tools=_tools(body.tools),
+            tools=chat_tools(body.tools),
             tool_choice=_tool_choice(body.tool_choice),
             response_format=_format(body.text),
             cache_salt=body.cache_salt,
@@ -284,7 +284,12 @@ def _json(document: dict[str, Any]) -> web.Response:
     return web.Response(body=msgspec.json.encode(document), content_type="application/json")
 
 
-def _input(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+def chat_messages(given: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages of the chat that an `input` becomes.
+
+    Raises:
+        ApiError: 400, an item that the mock does not support.
+    """
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     if not given:
@@ -325,7 +330,12 @@ def _text(part: object) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def _tools(tools: list[Tool] | None) -> list[dict[str, Any]] | None:
+def chat_tools(tools: list[Tool] | None) -> list[dict[str, Any]] | None:
+    """The tools of the chat that a request becomes.
+
+    Raises:
+        ApiError: 400, a tool that is no function.
+    """
     if tools is None:
         return None
     chat: list[dict[str, Any]] = []

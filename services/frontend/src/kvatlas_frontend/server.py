@@ -27,7 +27,7 @@ from kvatlas_frontend.api.read import read_request
 from kvatlas_frontend.api.reasons import Refusal
 from kvatlas_frontend.api.responses import BEGIN_BYTES, Holders
 from kvatlas_frontend.api.routes import Kind, Route, find_route, label_of
-from kvatlas_frontend.fleet.models import ModelCatalog
+from kvatlas_frontend.fleet.models import ModelCatalog, ModelRoute
 from kvatlas_frontend.fleet.table import Fleet
 from kvatlas_frontend.metrics import FrontendMetrics
 from kvatlas_frontend.proxy.executor import Call, Executor, no_worker_error
@@ -135,20 +135,24 @@ class Api:
             self._metrics.prompts_unrendered.labels(parsed.prompt.why.value).inc()
         if parsed.is_stored:
             call.begin_bytes = BEGIN_BYTES
-        only = None if parsed.follows is None else self._holder(parsed.follows)
+        only = None if parsed.follows is None else self._holder(parsed.follows, model)
         request = RoutingRequest(parsed, model, only)
         call.context, call.plan = await self._workflow.route(request)
         self._metrics.routing_seconds["total"].observe(time.perf_counter() - began_s)
         if call.plan is not None and call.plan.reason.is_fallback:
             self._metrics.fallbacks.labels(call.plan.reason.value).inc()
 
-    def _holder(self, response_id: str) -> str | None:
-        """URL of the engine that has a response; None: there is one engine only, which may have it.
+    def _holder(self, response_id: str, model: ModelRoute) -> str | None:
+        """URL of the engine that has a response; None: only one serves the model, and may have it.
 
         Raises:
             RefusedError: 404, the response is unknown.
         """
-        urls = {worker.record.engine_url for worker in self._fleet}
+        urls = {
+            worker.record.engine_url
+            for worker in self._fleet
+            if model.rows is None or model.rows[worker.row]
+        }
         found = self._holders.find(response_id)
         if found in urls:
             return found
