@@ -13,7 +13,7 @@ from aiohttp import web
 from numpy.typing import NDArray
 
 from kvatlas_chassis import HostPort
-from kvatlas_client import Matches, WorkerKey, WorkerState
+from kvatlas_client import Load, Matches, WorkerKey, WorkerState
 from kvatlas_frontend.assembly import Frontend, running
 from kvatlas_frontend.fleet.watch import CellMismatchError
 from kvatlas_frontend.fleet.worker import FleetChange, WorkerRecord
@@ -239,7 +239,8 @@ class Stage:
         epoch: int = 1,
     ) -> WorkerRecord:
         key = WorkerKey(worker_id, dp_rank)
-        return WorkerRecord(key, state, epoch, url or self.engines[key].url, requests)
+        load = None if requests is None else Load(requests, 0, 0.0)
+        return WorkerRecord(key, state, epoch, url or self.engines[key].url, load)
 
     async def announce(self, *records: WorkerRecord, full: bool = True) -> None:
         """Tell of workers and wait until the frontend has taken it in."""

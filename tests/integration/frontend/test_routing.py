@@ -189,7 +189,15 @@ async def test_a_worker_that_is_not_matched_is_routable_by_load(
 
 
 @pytest.mark.parametrize(
-    ("policy", "reason"), [("least-loaded", "least-loaded"), ("round-robin", "round-robin")]
+    ("policy", "reason"),
+    [
+        ("least-loaded", "least-loaded"),
+        ("least-requests", "least-loaded"),
+        ("round-robin", "round-robin"),
+        ("random", "random"),
+        ("session-affinity", "session-affinity"),
+        ("consistent-hashing", "consistent-hash"),
+    ],
 )
 async def test_a_policy_without_matches_asks_no_indexer(
     stage: Stage, policy: str, reason: str
@@ -200,6 +208,31 @@ async def test_a_policy_without_matches_asks_no_indexer(
     async with stage.client.post("/v1/completions", json=body()) as response:
         assert response.headers["x-kvatlas-reason"] == reason
     assert stage.indexers.asked == []
+
+
+@pytest.mark.parametrize("policy", ["session-affinity", "consistent-hashing"])
+@pytest.mark.parametrize(
+    ("headers", "user"),
+    [({"Session-Id": "s"}, None), ({"X-Session-Affinity": "s"}, None), ({}, "u")],
+)
+async def test_a_session_stays_on_its_worker(
+    stage: Stage, policy: str, headers: dict[str, str], user: str | None
+) -> None:
+    """By a header, in any case, or by the body's user; the prompts have nothing in common."""
+    for worker in range(4):
+        await stage.engine(worker)
+    await stage.start(policy=policy)
+    await stage.announce()
+    fields = {} if user is None else {"user": user}
+    workers: set[str] = set()
+    for number in range(6):
+        text = f"{number} " * 40
+        async with stage.client.post(
+            "/v1/completions", json=body(prompt=text, **fields), headers=headers
+        ) as response:
+            assert response.status == 200
+            workers.add(response.headers["x-kvatlas-worker"])
+    assert len(workers) == 1
 
 
 async def test_a_burst_spreads_over_idle_workers(stage: Stage) -> None:

@@ -61,12 +61,12 @@ def acyclic(draw: st.DrawFn) -> list[set[int]]:
 def test_writers_run_before_readers(reads: list[set[int]], seed: int) -> None:
     registry, specs = registry_of(reads)
     random.Random(seed).shuffle(specs)
-    ordered = [step.spec for step in check(profile_of(specs), registry).steps[Kind.PREPARE]]
-    assert sorted(spec.name for spec in ordered) == sorted(spec.name for spec in specs)
+    ordered = check(profile_of(specs), registry).steps[Kind.PREPARE]
+    assert sorted(step.spec.name for step in ordered) == sorted(spec.name for spec in specs)
     written: set[Slot[Any]] = set(WRITTEN_BY_WORKFLOW)
-    for spec in ordered:
-        assert written.issuperset(spec.reads)
-        written.update(spec.writes)
+    for step in ordered:
+        assert written.issuperset(step.reads)
+        written.update(step.spec.writes)
 
 
 @given(reads=acyclic(), data=st.data())

@@ -38,7 +38,7 @@ class Slots(RuleBasedStateMachine):
         self.stays = 0
 
     def put(self, keys: Iterable[WorkerKey], state: WorkerState) -> tuple[WorkerRecord, ...]:
-        told = tuple(WorkerRecord(key, state, 1, "http://engine:1", None) for key in set(keys))
+        told = tuple(WorkerRecord(key, state, 1, "http://engine:1") for key in set(keys))
         for record in told:
             self.states[record.key] = state
             if record.key not in self.lives:

@@ -67,3 +67,8 @@ def test_a_prompt_that_the_engine_cuts_is_cut_here() -> None:
 def test_unknown_fields_are_the_engines_business() -> None:
     parsed = completion(prompt="a", model="m", stream=True, cache_salt="s", best_of={"x": 1})
     assert (parsed.model, parsed.stream, parsed.cache_salt) == ("m", True, "s")
+
+
+@pytest.mark.parametrize(("user", "name"), [("u", "u"), (None, ""), (5, ""), (["u"], "")])
+def test_the_user_is_a_text_or_left_to_the_engine(user: object, name: str) -> None:
+    assert completion(prompt="a", user=user).user == name

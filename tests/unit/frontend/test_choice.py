@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kvatlas_client import Matches, WorkerKey, WorkerState
+from kvatlas_client import Load, Matches, WorkerKey, WorkerState
 from kvatlas_frontend.api.body import OpaquePrompt, ParsedBody, Prompt, TokenPrompt
 from kvatlas_frontend.api.reasons import Reason
 from kvatlas_frontend.fleet.models import ModelRoute
@@ -64,6 +64,10 @@ class Scripted:
         )
 
 
+def load(requests: int | None) -> Load | None:
+    return None if requests is None else Load(requests, 0, 0.0)
+
+
 class Router:
     def __init__(self, policy: str, workers: int) -> None:
         self.scripted = Scripted()
@@ -102,7 +106,7 @@ class Router:
 
     def report(self, *requests: int | None) -> None:
         records = tuple(
-            WorkerRecord(WorkerKey(i, 0), WorkerState.LIVE, 1, f"http://e{i}:1", reported)
+            WorkerRecord(WorkerKey(i, 0), WorkerState.LIVE, 1, f"http://e{i}:1", load(reported))
             for i, reported in enumerate(requests)
         )
         self.fleet.apply(FleetChange(full=True, workers=records, removed=()))

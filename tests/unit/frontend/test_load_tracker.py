@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kvatlas_client import WorkerKey, WorkerState
+from kvatlas_client import Load, WorkerKey, WorkerState
 from kvatlas_frontend.fleet.circuit_breaker import Trouble
 from kvatlas_frontend.fleet.table import Fleet
 from kvatlas_frontend.fleet.worker import FleetChange, WorkerRecord
@@ -19,7 +19,8 @@ def record(
     requests: int | None = None,
     epoch: int = 1,
 ) -> WorkerRecord:
-    return WorkerRecord(WorkerKey(worker, rank), state, epoch, url, requests)
+    load = None if requests is None else Load(requests, 0, 0.0)
+    return WorkerRecord(WorkerKey(worker, rank), state, epoch, url, load)
 
 
 def fleet(*records: WorkerRecord) -> Fleet:

@@ -144,3 +144,8 @@ def test_a_body_without_messages_is_refused(raw: bytes) -> None:
     with pytest.raises(RefusedError) as raised:
         parse_messages(raw, None)
     assert raised.value.status == 400
+
+
+def test_the_user_is_in_the_metadata() -> None:
+    raw = {"messages": [{"role": "user", "content": "a"}], "metadata": {"user_id": "u"}}
+    assert parse_messages(json.dumps(raw).encode(), None).user == "u"

@@ -17,7 +17,7 @@ def catalog(*keys: WorkerKey) -> tuple[Fleet, ModelCatalog]:
 
 
 def tell(fleet: Fleet, *keys: WorkerKey) -> None:
-    records = tuple(WorkerRecord(key, WorkerState.LIVE, 1, "http://e:1", None) for key in keys)
+    records = tuple(WorkerRecord(key, WorkerState.LIVE, 1, "http://e:1") for key in keys)
     fleet.apply(FleetChange(full=True, workers=records, removed=()))
 
 

@@ -51,7 +51,7 @@ def test_there_are_example_profiles() -> None:
     assert list(EXAMPLES.glob("*.yaml"))
 
 
-@pytest.mark.parametrize("name", ["least-loaded", "round-robin"])
+@pytest.mark.parametrize("name", ["least-requests", "round-robin", "random"])
 def test_profiles_without_matches_prepare_nothing(name: str) -> None:
     assert check(load_profile(name), built_in()).steps[Kind.PREPARE] == []
 
@@ -170,7 +170,9 @@ def test_what_is_no_yaml_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_names_the_policies_that_there_are() -> None:
-    with pytest.raises(ProfileError, match="kv-aware, least-loaded, round-robin") as raised:
+    with pytest.raises(
+        ProfileError, match="kv-aware, least-loaded, least-requests, round-robin"
+    ) as raised:
         load_profile("kv-awre")
     assert "kv-awre" in str(raised.value)
 

@@ -137,3 +137,8 @@ def test_an_answer_without_an_id_teaches_nothing() -> None:
     assert holders.find("") is None
     holders.learn(b'{"id":"\xff"}', "http://a")
     assert holders.find("\ufffd") == "http://a"
+
+
+def test_the_user_is_kept_for_routing() -> None:
+    assert parsed(input="a", user="u").user == "u"
+    assert parsed(input="a").user == ""

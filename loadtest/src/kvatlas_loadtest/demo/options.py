@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from kvatlas_frontend.routing.profile import BUILT_IN
 from kvatlas_loadtest.flags import Parser, add_value, count, positive
 
 POLICIES = ("kv-aware", "least-loaded", "round-robin")
-"""The frontend's built-in policies, in the order in which the demo compares them."""
+"""The policies that are compared unless others are named, in this order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def _parser() -> Parser:
         action="extend",
         type=_policy,
         metavar="NAME",
-        help=f"routing policies to compare, by name or profile file (default: {' '.join(POLICIES)})",
+        help=f"routing policies to compare, by name or profile file; there are {', '.join(BUILT_IN)} (default: {' '.join(POLICIES)})",
     )
     value("--seed", int, "N", "seed of prompts and arrivals", default=0)
     value("--block-size", count, "N", "tokens per block", default=16)
@@ -106,8 +107,8 @@ def _output(text: str) -> Path:
 
 
 def _policy(text: str) -> str:
-    if text not in POLICIES and not Path(text).is_file():
+    if text not in BUILT_IN and not Path(text).is_file():
         raise argparse.ArgumentTypeError(
-            f"unknown policy {text!r}; there are {', '.join(POLICIES)}, or a profile's file"
+            f"unknown policy {text!r}; there are {', '.join(BUILT_IN)}, or a profile's file"
         )
     return text

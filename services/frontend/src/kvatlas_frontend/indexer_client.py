@@ -4,6 +4,7 @@ Only this module knows the client's errors and its stream of workers.
 """
 
 import logging
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -57,7 +58,7 @@ class IndexerClient:
         try:
             async with aclosing(self._client.watch_workers()) as changes:
                 async for change in changes:
-                    yield _fleet_change(change)
+                    yield fleet_change(change, time.monotonic())
         except CellMismatch as error:
             raise CellMismatchError(str(error)) from None
 
@@ -72,20 +73,24 @@ class IndexerClient:
             log.log(level, "no matches for a request; it is routed by load alone: %s", error)
 
 
-def _fleet_change(change: WorkersChange) -> FleetChange:
+def fleet_change(change: WorkersChange, now_s: float) -> FleetChange:
+    """A change as the worker table takes it; `now_s` is the monotonic time of its arrival."""
     return FleetChange(
         full=change.full,
-        workers=tuple(_record(info) for info in change.workers),
+        workers=tuple(_record(info, now_s) for info in change.workers),
         removed=change.removed,
     )
 
 
-def _record(info: WorkerInfo) -> WorkerRecord:
-    load = info.load
+def _record(info: WorkerInfo, now_s: float) -> WorkerRecord:
     return WorkerRecord(
         key=info.key,
         state=info.state,
         epoch=info.epoch,
         engine_url=info.engine_url,
-        requests_reported=None if load is None else load.requests_running + load.requests_waiting,
+        load=info.load,
+        load_told_s=now_s - info.heartbeat_age_ms / 1e3,
+        role=info.role,
+        labels=info.labels,
+        capacity_blocks=info.capacity_blocks,
     )

@@ -16,7 +16,7 @@ from kvatlas_frontend.indexer_client import IndexerClient
 from kvatlas_frontend.memory import trim
 from kvatlas_frontend.processes.supervisor import supervise
 from kvatlas_frontend.routing.check import check
-from kvatlas_frontend.routing.plugins import built_in
+from kvatlas_frontend.routing.installed import all_plugins
 from kvatlas_frontend.routing.profile import load_profile
 from kvatlas_frontend.settings import FrontendSettings
 from kvatlas_frontend.tokens.chat_template import ChatTemplate, load_template
@@ -50,7 +50,7 @@ async def serve(settings: FrontendSettings) -> None:
             cell.
     """
     if settings.processes > 1:
-        await supervise(settings, policy=check(load_profile(settings.policy), built_in()).name)
+        await supervise(settings, policy=check(load_profile(settings.policy), all_plugins()).name)
         return
     stop = StopSignal()
     async with loaded_and_running(settings) as frontend:
@@ -75,7 +75,7 @@ async def loaded_and_running(
         FatalError: a setting cannot work, or an address is in use.
     """
     sys.setswitchinterval(_GIL_SWITCH_S)
-    profile = check(load_profile(settings.policy), built_in())
+    profile = check(load_profile(settings.policy), all_plugins())
     encoder, template = load_tokenizer(settings.tokenizer)
     # Objects loaded so far live as long as the process, so the collector need not scan them again.
     gc.collect()

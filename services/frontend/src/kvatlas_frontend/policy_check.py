@@ -10,7 +10,7 @@ from pydantic import Field
 
 from kvatlas_chassis import HostPort, SettingsError, load_settings
 from kvatlas_frontend.routing.check import check
-from kvatlas_frontend.routing.plugins import built_in
+from kvatlas_frontend.routing.installed import all_plugins
 from kvatlas_frontend.routing.profile import Problem, ProfileError, load_profile
 from kvatlas_frontend.settings import FrontendSettings
 
@@ -59,7 +59,7 @@ def check_policy(argv: Sequence[str], *, description: str) -> int:
 def find_problems(policy: str) -> Sequence[Problem]:
     """Everything that is wrong with a policy; empty: a frontend starts with it."""
     try:
-        check(load_profile(policy), built_in())
+        check(load_profile(policy), all_plugins())
     except ProfileError as error:
         return error.problems
     return ()

@@ -136,7 +136,7 @@ class Api:
         if parsed.is_stored:
             call.begin_bytes = BEGIN_BYTES
         only = None if parsed.follows is None else self._holder(parsed.follows, model)
-        request = RoutingRequest(parsed, model, only)
+        request = RoutingRequest(parsed, model, only, call.exchange.header)
         call.context, call.plan = await self._workflow.route(request)
         self._metrics.routing_seconds["total"].observe(time.perf_counter() - began_s)
         if call.plan is not None and call.plan.reason.is_fallback:

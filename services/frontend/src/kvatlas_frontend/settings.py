@@ -3,6 +3,7 @@
 from pydantic import Field, field_validator
 
 from kvatlas_chassis import HostPort, ServiceSettings
+from kvatlas_frontend.routing.profile import BUILT_IN
 
 
 class FrontendSettings(ServiceSettings):
@@ -26,7 +27,7 @@ class FrontendSettings(ServiceSettings):
     )
     policy: str = Field(
         default="kv-aware",
-        description="routing policy: kv-aware, least-loaded, round-robin, or a profile's YAML file",
+        description=f"routing policy: {', '.join(BUILT_IN)}, or a profile's YAML file",
     )
     processes: int = Field(
         default=1,

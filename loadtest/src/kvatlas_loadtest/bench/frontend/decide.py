@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from kvatlas_client import Matches, WorkerKey, WorkerState
+from kvatlas_client import Load, Matches, WorkerKey, WorkerState
 from kvatlas_frontend.api.body import OpaquePrompt, ParsedBody, Prompt
 from kvatlas_frontend.assembly import single_dispatch
 from kvatlas_frontend.fleet.models import ModelRoute
@@ -48,7 +48,9 @@ def decide_us(workers: int, *, decisions: int, policy: str = "kv-aware") -> floa
     """Median time of a decision among so many workers, in microseconds."""
     fleet = Fleet()
     records = tuple(
-        WorkerRecord(WorkerKey(number, 0), WorkerState.LIVE, 1, "http://127.0.0.1:1", 0)
+        WorkerRecord(
+            WorkerKey(number, 0), WorkerState.LIVE, 1, "http://127.0.0.1:1", Load(0, 0, 0.0)
+        )
         for number in range(workers)
     )
     fleet.apply(FleetChange(full=True, workers=records, removed=()))

@@ -71,6 +71,7 @@ class ParsedBody:
     batch: bool  # several prompts in one request: routed by the first, usage not compared
     follows: str | None = None  # id of a response that one engine has: the request goes there
     is_stored: bool = False  # the answer has an id that later requests may follow
+    user: str = ""  # the client's own name of its user
 
 
 class _Common(msgspec.Struct):
@@ -79,6 +80,7 @@ class _Common(msgspec.Struct):
     cache_salt: str | None = None
     truncate_prompt_tokens: int | None = None
     add_special_tokens: bool | None = None
+    user: Any = None
 
 
 class _Completion(_Common):
@@ -184,7 +186,13 @@ def _parsed(body: _Common, prompt: Prompt, *, batch: bool = False) -> ParsedBody
         cache_salt=body.cache_salt,
         prompt=prompt,
         batch=batch,
+        user=user_name(body.user),
     )
+
+
+def user_name(given: object) -> str:
+    """The client's name of its user; "" if there is none, and for anything but text."""
+    return given if isinstance(given, str) else ""
 
 
 def _keep_last(body: _Common) -> int | None:

@@ -12,7 +12,14 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from kvatlas_frontend.api.body import ChatPrompt, OpaquePrompt, ParsedBody, Prompt, decoding
+from kvatlas_frontend.api.body import (
+    ChatPrompt,
+    OpaquePrompt,
+    ParsedBody,
+    Prompt,
+    decoding,
+    user_name,
+)
 from kvatlas_frontend.api.errors import RefusedError
 from kvatlas_frontend.api.reasons import Reason, Refusal, Unrendered
 from kvatlas_frontend.fleet.models import Dialect
@@ -44,6 +51,7 @@ class _Body(msgspec.Struct):
     thinking: Any = None
     output_config: dict[str, Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
 
 
 _decode = msgspec.json.Decoder(_Body).decode
@@ -65,8 +73,14 @@ def parse_messages(body: bytes, dialect: Dialect | None) -> ParsedBody:
         prompt: Prompt = _conversation(parsed, parsed.messages, dialect, len(body))
     except UnrenderedError as error:
         prompt = OpaquePrompt(Reason.ENGINE_PROMPT, error.reason)
+    metadata = parsed.metadata or {}
     return ParsedBody(
-        model=parsed.model, stream=bool(parsed.stream), cache_salt=None, prompt=prompt, batch=False
+        model=parsed.model,
+        stream=bool(parsed.stream),
+        cache_salt=None,
+        prompt=prompt,
+        batch=False,
+        user=user_name(metadata.get("user_id")),
     )
 
 

@@ -25,6 +25,10 @@ class Reason(Enum):
     NO_MATCH = "no-match"  # no worker holds any of it
     LEAST_LOADED = "least-loaded"  # the policy uses load alone
     ROUND_ROBIN = "round-robin"  # the policy takes turns
+    RANDOM = "random"  # the policy draws
+    HIGHEST_SCORE = "highest-score"  # the policy scores by shares
+    SESSION = "session-affinity"  # the policy keeps sessions on their workers
+    HASH = "consistent-hash"  # the policy hashes a key of the request
     NO_INDEXER = "fallback-no-indexer"  # no indexer answered within the deadline
     NO_TOKENS = "fallback-no-tokens"  # the prompt could not be tokenized
     NO_PROMPT = "no-prompt"  # the request has no prompt that could be matched

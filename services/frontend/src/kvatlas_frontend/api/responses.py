@@ -15,7 +15,14 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from kvatlas_frontend.api.body import ChatPrompt, OpaquePrompt, ParsedBody, Prompt, decoding
+from kvatlas_frontend.api.body import (
+    ChatPrompt,
+    OpaquePrompt,
+    ParsedBody,
+    Prompt,
+    decoding,
+    user_name,
+)
 from kvatlas_frontend.api.errors import RefusedError
 from kvatlas_frontend.api.messages import UnrenderedError
 from kvatlas_frontend.api.reasons import Reason, Refusal, Unrendered
@@ -66,6 +73,7 @@ class _Body(msgspec.Struct):
     prompt: Any = None
     conversation: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
+    user: Any = None
 
 
 _decode = msgspec.json.Decoder(_Body).decode
@@ -101,6 +109,7 @@ def parse_responses(body: bytes, dialect: Dialect | None, base_model: str) -> Pa
         batch=False,
         follows=parsed.previous_response_id,
         is_stored=parsed.store is not False,
+        user=user_name(parsed.user),
     )
 
 

@@ -9,6 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from kvatlas_frontend.fleet.labels import LabelColumn, LabelColumns
+
 _FIRST_ROWS: Final = 16
 
 
@@ -36,6 +38,17 @@ class Columns:
         # Prompt tokens in flight: not yet computed, and all.
         self.prefill_tokens = np.zeros(self.rows, dtype=np.int64)
         self.active_tokens = np.zeros(self.rows, dtype=np.int64)
+        # The engine's own figures, and the monotonic time at which it told them; -inf: never, and
+        # the figures are 0.
+        self.requests_running = np.zeros(self.rows, dtype=np.int64)
+        self.requests_waiting = np.zeros(self.rows, dtype=np.int64)
+        self.kv_usage = np.zeros(self.rows)
+        self.load_told_s = np.full(self.rows, -np.inf)
+        # Size of the engine's cache on its device; 0: unknown.
+        self.capacity_blocks = np.zeros(self.rows, dtype=np.int64)
+        # The worker's role, as in "prefill", and its labels.
+        self.role = LabelColumn(self.rows)
+        self.labels = LabelColumns(self.rows)
         # Hash of the worker's name, for rendezvous hashing.
         self.rendezvous_keys = np.zeros(self.rows, dtype=np.uint64)
 
@@ -44,13 +57,18 @@ class Columns:
         more = self.rows
         for name in _COLUMNS:
             column: NDArray[np.generic] = getattr(self, name)
-            setattr(self, name, np.concatenate([column, np.zeros(more, dtype=column.dtype)]))
+            empty = np.full(more, _EMPTY.get(name, 0), dtype=column.dtype)
+            setattr(self, name, np.concatenate([column, empty]))
+        self.role.grow(more)
+        self.labels.grow(more)
         self.rows += more
 
     def clear(self, row: int) -> None:
-        """Reset `row` to zeros."""
+        """Reset `row` to the values of an empty one."""
         for name in _COLUMNS:
-            getattr(self, name)[row] = 0
+            getattr(self, name)[row] = _EMPTY.get(name, 0)
+        self.role.put(row, "")
+        self.labels.clear(row)
 
 
 _COLUMNS: Final = (
@@ -63,5 +81,13 @@ _COLUMNS: Final = (
     "requests_elsewhere",
     "prefill_tokens",
     "active_tokens",
+    "requests_running",
+    "requests_waiting",
+    "kv_usage",
+    "load_told_s",
+    "capacity_blocks",
     "rendezvous_keys",
 )
+
+# Values of an empty row where they are not 0.
+_EMPTY: Final = {"load_told_s": -np.inf}

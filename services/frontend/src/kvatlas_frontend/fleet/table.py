@@ -1,6 +1,7 @@
 """The worker table: one row per worker, shared with routing's columns."""
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
@@ -191,7 +192,20 @@ class Fleet:
             self._show(worker)
         self.columns.present[row] = bool(worker.urls)
         self.columns.live[row] = record.state is WorkerState.LIVE
-        self.tracker.reported(row, record.requests_reported)
+        self._describe(row, record)
+
+    def _describe(self, row: int, record: WorkerRecord) -> None:
+        """Copy what the record says about the worker itself."""
+        columns, load = self.columns, record.load
+        columns.role.put(row, record.role)
+        columns.labels.put(row, record.labels)
+        columns.capacity_blocks[row] = record.capacity_blocks
+        columns.requests_running[row] = 0 if load is None else load.requests_running
+        columns.requests_waiting[row] = 0 if load is None else load.requests_waiting
+        columns.kv_usage[row] = 0.0 if load is None else load.kv_usage
+        columns.load_told_s[row] = -math.inf if load is None else record.load_told_s
+        requests = None if load is None else load.requests_running + load.requests_waiting
+        self.tracker.reported(row, requests)
 
     def _new_row(self, record: WorkerRecord) -> int:
         if not self._free:

@@ -1,8 +1,9 @@
 """The facts about workers that the frontend takes from an indexer."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from kvatlas_client import WorkerKey, WorkerState
+from kvatlas_client import Load, WorkerKey, WorkerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,11 @@ class WorkerRecord:
     state: WorkerState
     epoch: int
     engine_url: str  # "": unknown, so not routable
-    requests_reported: int | None  # running and waiting on the engine; None: unknown
+    load: Load | None = None  # by the engine's own metrics; None: unknown
+    load_told_s: float = 0.0  # monotonic time at which the publisher told it
+    role: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    capacity_blocks: int = 0  # 0: unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,17 @@ from pydantic import Field, ValidationError, field_validator
 
 from kvatlas_chassis import Settings, SettingsError
 
-BUILT_IN: Final = ("kv-aware", "least-loaded", "round-robin")
+BUILT_IN: Final = (
+    "kv-aware",
+    "least-loaded",
+    "least-requests",
+    "round-robin",
+    "random",
+    "session-affinity",
+    "consistent-hashing",
+    "dynamo-cost",
+    "aibrix-prefix-cache",
+)
 
 
 class Step(Settings):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Final, cast
 
 import numpy as np
@@ -23,6 +24,21 @@ from kvatlas_frontend.routing.slots import REQUEST
 from kvatlas_frontend.routing.timers import Laps, PluginTimers, Timer
 
 _SAMPLED: Final = 16  # one in so many choices has its plugins timed: observing costs more than some
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """How a choice comes about, by row.
+
+    Attributes:
+        kept: for each filter, the rows that it did not remove.
+        values: for each scorer, its values before weights.
+        costs: their weighted sum, lower is better.
+    """
+
+    kept: dict[str, Mask]
+    values: dict[str, Values]
+    costs: Values
 
 
 class Selector:
@@ -67,13 +83,14 @@ class Selector:
             each for each in (*filters, *scorers, *pickers) if isinstance(each, Follower)
         ]
         self.reason = self._picker.reason
+        self._filter_names = [step.spec.name for step in profile.steps[Kind.FILTER]]
+        self._scorer_names = [step.spec.name for step in profile.steps[Kind.SCORE]]
         self._choose_timer = timers["choose"]
         self._choices = 0
 
     def choose(self, context: RoutingContext, tried: AbstractSet[str]) -> int | None:
         """The row of the best worker whose engine's URL is not in `tried`; None: none is left."""
         began_s = self._now_s()
-        self._fleet.tracker.refresh()
         self._choices += 1
         laps = None if self._choices % _SAMPLED else Laps(self._now_s)
         candidates = self._filtered(context, tried, laps)
@@ -88,11 +105,40 @@ class Selector:
         self._choose_timer.observe(self._now_s() - began_s)
         return row
 
+    def explain(self, context: RoutingContext) -> Explanation:
+        """The verdicts of all filters and scorers on a first attempt, as of now; counts nothing."""
+        candidates = self._reachable(context, frozenset())
+        kept: dict[str, Mask] = {}
+        for name, (plugin, _) in zip(self._filter_names, self._filters, strict=True):
+            before = candidates.copy()
+            plugin.filter(context, candidates)
+            kept[name] = candidates | ~before
+        if not candidates.any():
+            return Explanation(kept, {}, np.zeros(len(candidates)))
+        values = {
+            name: plugin.score(context, candidates).copy()
+            for name, (plugin, _, _) in zip(self._scorer_names, self._scorers, strict=True)
+        }
+        return Explanation(kept, values, self._costs(context, candidates, None))
+
     def _filtered(
         self, context: RoutingContext, tried: AbstractSet[str], laps: Laps | None
     ) -> Mask:
-        columns = self._fleet.columns
-        candidates = columns.present.copy()
+        candidates = self._reachable(context, tried)
+        for plugin, timer in self._filters:
+            plugin.filter(context, candidates)
+            if laps:
+                laps.end(timer)
+        if tried:
+            # A second failure would cost the client more than a worse choice.
+            sound = candidates & (self._fleet.columns.failures == 0)
+            candidates = sound if sound.any() else candidates
+        return candidates
+
+    def _reachable(self, context: RoutingContext, tried: AbstractSet[str]) -> Mask:
+        """The workers that the request may go to before any filter, with counts up to date."""
+        self._fleet.tracker.refresh()
+        candidates = self._fleet.columns.present.copy()
         request = context.get(REQUEST)
         only = None if request is None else request.engine_url
         if tried or only is not None:
@@ -100,14 +146,6 @@ class Selector:
                 url = worker.record.engine_url
                 if url in tried or (only is not None and url != only):
                     candidates[worker.row] = False
-        for plugin, timer in self._filters:
-            plugin.filter(context, candidates)
-            if laps:
-                laps.end(timer)
-        if tried:
-            # A second failure would cost the client more than a worse choice.
-            sound = candidates & (columns.failures == 0)
-            candidates = sound if sound.any() else candidates
         return candidates
 
     def _costs(self, context: RoutingContext, candidates: Mask, laps: Laps | None) -> Values:

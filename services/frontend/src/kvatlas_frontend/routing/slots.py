@@ -1,5 +1,6 @@
 """All slots of the routing context, and the types of their values."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,11 @@ from kvatlas_frontend.fleet.models import ModelRoute
 from kvatlas_frontend.routing.context import Slot
 
 
+def no_header(_: str) -> str | None:
+    """The headers of a request that has none."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class RoutingRequest:
     """The request to route; in the context before any plugin runs."""
@@ -18,6 +24,7 @@ class RoutingRequest:
     body: ParsedBody
     model: ModelRoute
     engine_url: str | None = None  # the only engine that may get it; None: any
+    header: Callable[[str], str | None] = no_header  # the first header of that name
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,11 @@ REQUEST: Slot[RoutingRequest] = Slot("request")
 TOKENS: Slot[Tokens] = Slot("tokens")
 CHUNK_HASHES: Slot[NDArray[np.uint64]] = Slot("chunk-hashes")
 MATCHES: Slot[MatchedDepths] = Slot("matches")
+SESSION: Slot[str] = Slot("session")  # "": the request names none
+PARENT_SESSION: Slot[str] = Slot("parent-session")  # "": none
+TENANT: Slot[str] = Slot("tenant")  # "": unknown
+HASH_KEY: Slot[int | None] = Slot("hash-key")  # 64 bits; None: nothing to hash
+TOKEN_ESTIMATE: Slot[int] = Slot("token-estimate")  # length of the prompt in tokens, about
 
 WRITTEN_BY_WORKFLOW = (REQUEST,)
 """Slots that have a value before any plugin runs."""

@@ -12,8 +12,8 @@ from kvatlas_frontend.fleet.load_tracker import Ticket
 from kvatlas_frontend.fleet.table import Fleet, Worker
 from kvatlas_frontend.routing.context import RoutingContext
 from kvatlas_frontend.routing.preparation import Preparation
-from kvatlas_frontend.routing.selector import Selector
-from kvatlas_frontend.routing.slots import MATCHES, REQUEST, TOKENS, RoutingRequest
+from kvatlas_frontend.routing.selector import Explanation, Selector
+from kvatlas_frontend.routing.slots import MATCHES, REQUEST, TOKEN_ESTIMATE, TOKENS, RoutingRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,17 @@ class SingleDispatch:
             return None
         matches = context.get(MATCHES)
         depth = int(matches.depths[row]) if matches is not None else 0
-        tokens = context.get(TOKENS)
         ticket = self._fleet.tracker.begin(
             row,
-            prompt_tokens=len(tokens.ids) if tokens is not None else 0,
+            prompt_tokens=_prompt_tokens(context),
             cached_tokens=depth * self._block_size,
         )
         reason = Reason.RETRY if tried else self._reason(context, depth)
         return RoutingPlan(self._fleet.worker(row), ticket, depth, reason)
+
+    def explain(self, context: RoutingContext) -> Explanation:
+        """How the choice for a prepared request comes about; nothing is counted."""
+        return self._selector.explain(context)
 
     def _reason(self, context: RoutingContext, depth: int) -> Reason:
         matches = context.get(MATCHES)
@@ -75,3 +78,11 @@ class SingleDispatch:
         if depth:
             return Reason.KV_MATCH
         return Reason.LOAD_OUTWEIGHS if matches.depths.any() else Reason.NO_MATCH
+
+
+def _prompt_tokens(context: RoutingContext) -> int:
+    """The prompt's length as it counts in flight: by its tokens, else by an estimate, else 0."""
+    tokens = context.get(TOKENS)
+    if tokens is not None and tokens.failure is None:
+        return len(tokens.ids)
+    return context.get(TOKEN_ESTIMATE) or 0

@@ -22,7 +22,7 @@ class LowestCostPlugin:
     frontend's processes are far apart.
     """
 
-    reason = Reason.LEAST_LOADED
+    reason: Reason = Reason.LEAST_LOADED
 
     def __init__(self, services: Services, _: NoParams) -> None:
         self._columns = services.fleet.columns
@@ -53,6 +53,12 @@ class LowestCostPlugin:
             key = np.uint64(self._choices)
         mixed = (self._columns.rendezvous_keys[rows] ^ key) * _MIX  # wraps around, as intended
         return int((mixed ^ (mixed >> np.uint64(32))).argmax())
+
+
+class HighestScorePlugin(LowestCostPlugin):
+    """Picks the worker with the highest sum of shares; ties as with `lowest-cost`."""
+
+    reason = Reason.HIGHEST_SCORE
 
 
 class RoundRobinPlugin:
@@ -97,5 +103,6 @@ def _lowest(rows: NDArray[np.intp], values: NDArray[Any]) -> NDArray[np.intp]:
 
 SPECS: Final[tuple[PluginSpec[Any], ...]] = (
     PluginSpec("lowest-cost", Kind.PICK, NoParams, LowestCostPlugin, takes=(Unit.TOKENS,)),
+    PluginSpec("highest-score", Kind.PICK, NoParams, HighestScorePlugin, takes=(Unit.SHARE,)),
     PluginSpec("round-robin", Kind.PICK, NoParams, RoundRobinPlugin),
 )
