@@ -1,0 +1,1 @@
+"""`kvatlas trace`: analyses request traces, and makes new ones like them."""

@@ -1,0 +1,60 @@
+"""Prints figures of traces as tables in a terminal."""
+
+import numpy as np
+from rich.table import Table
+
+from kvatlas_loadtest.traces.analysis import SHARES, Analysis, quantiles
+
+_CAPACITIES_SHOWN = 8
+
+
+def analysis_table(analysis: Analysis) -> Table:
+    """The figures of one trace, one a row."""
+    table = Table(title=analysis.name, title_justify="left")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    for figure, value in _lengths(analysis) + _prefixes(analysis):
+        table.add_row(figure, value)
+    return table
+
+
+def _lengths(analysis: Analysis) -> list[tuple[str, str]]:
+    rows = [("requests", f"{analysis.requests:,}"), ("time span, s", f"{analysis.span_s:,.0f}")]
+    for name, counts in (
+        ("input tokens", analysis.input_tokens),
+        ("output tokens", analysis.output_tokens),
+    ):
+        values = " / ".join(f"{value:,}" for value in quantiles(counts).values())
+        rows += [
+            (f"{name}, mean", f"{counts.mean:,.1f}"),
+            (f"{name}, p50 / p90 / p99 / max", values),
+        ]
+    return rows
+
+
+def _prefixes(analysis: Analysis) -> list[tuple[str, str]]:
+    if analysis.lengths_only:
+        return [("prefixes", "no hash ids: unknown")]
+    tree = analysis.tree
+    distances = " / ".join(f"{analysis.distances.quantile(s):,}" for s in SHARES.values())
+    times = " / ".join(f"{seconds:,.1f}" for seconds in analysis.reuse_s.values())
+    rows = [
+        (f"blocks of {analysis.tokens_per_id} tokens, in all requests", f"{analysis.references:,}"),
+        ("hit ratio, infinite cache", f"{analysis.infinite_hit_ratio:.2%}"),
+    ]
+    capacities = analysis.capacities
+    places = np.linspace(0, len(capacities) - 1, min(_CAPACITIES_SHOWN, len(capacities)))
+    chosen = capacities[np.unique(places.astype(np.int64))]
+    for blocks, ratio in zip(chosen, analysis.lru_hit_ratio(chosen), strict=True):
+        rows.append((f"hit ratio, LRU cache of {blocks:,} blocks", f"{ratio:.2%}"))
+    return [
+        *rows,
+        ("reuse distance, blocks, p50 / p90 / p99", distances),
+        ("reuse time, s, p50 / p90 / p99", times),
+        ("prefix tree: distinct blocks", f"{tree.nodes:,}"),
+        ("… in several requests", f"{tree.shared:,} ({tree.shared / max(1, tree.nodes):.1%})"),
+        ("… that begin a prompt / that end the tree", f"{tree.roots:,} / {tree.leaves:,}"),
+        ("… depth of the deepest", f"{tree.depth_max:,}"),
+        ("… with several children", f"{tree.branches:,}"),
+        ("children of these, mean / max", f"{tree.branching_mean:.2f} / {tree.branching_max:,}"),
+    ]
