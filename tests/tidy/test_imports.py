@@ -44,6 +44,7 @@ CRATES: dict[str, set[str]] = {
     "libs/cell/rust": {"events", "index", "wire"},
     "libs/client/rust": {"wire"},
     "libs/proxy/rust": set(),
+    "libs/prompts/rust": {"hashing"},
     "libs/native/rust": {
         "cell",
         "client",
@@ -53,6 +54,7 @@ CRATES: dict[str, set[str]] = {
         "index",
         "mirror",
         "pages",
+        "prompts",
         "proxy",
         "wire",
     },

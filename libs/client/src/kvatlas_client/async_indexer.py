@@ -8,7 +8,13 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from kvatlas_client.errors import CANCELLED, CallFailed, NoReplicaAnswered, find_error
+from kvatlas_client.errors import (
+    CANCELLED,
+    CallFailed,
+    IndexerError,
+    NoReplicaAnswered,
+    find_error,
+)
 from kvatlas_client.grpc_transport import GrpcControl
 from kvatlas_client.query import make_query
 from kvatlas_client.settings import (
@@ -23,7 +29,7 @@ from kvatlas_client.types import ReplicaHealth, ReplicaStatus, WorkersChange
 from kvatlas_client.watch import Watch
 from kvatlas_hashing import CONTRACT
 from kvatlas_hashing.arrays import Hashes, Tokens
-from kvatlas_native import ChannelError, FindMatchesError, Matches
+from kvatlas_native import ChannelError, Finder, FindMatchesError, Matches
 from kvatlas_native.completions import Completions
 
 
@@ -91,11 +97,20 @@ class AsyncIndexer:
                 partial(self._finder.find_matches_soon, query, deadline_s)
             )
         except FindMatchesError as error:
-            raise find_error(error, self._settings.terms, deadline_s) from error
+            raise self.error_of(error, deadline_s) from error
         except ChannelError as error:  # from `close`
             replicas = self._settings.replicas
             failures = [CallFailed(replica, *error.args) for replica in replicas]
             raise NoReplicaAnswered(deadline_s, failures) from error
+
+    @property
+    def finder(self) -> Finder:
+        """The native finder, for a data plane that asks without Python; `close` closes it."""
+        return self._finder
+
+    def error_of(self, error: FindMatchesError, deadline_s: float) -> IndexerError:
+        """The error of this client that a failure of `finder` stands for."""
+        return find_error(error, self._settings.terms, deadline_s)
 
     async def watch_workers(self) -> AsyncGenerator[WorkersChange]:
         """Yield the workers of the cell: all of them first, then every change, for ever.

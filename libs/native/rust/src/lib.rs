@@ -1,9 +1,11 @@
 //! The one PyO3 extension of kvatlas. A binding extracts its arguments, releases the GIL, calls a
 //! pure crate and wraps the answer; it decides nothing.
 
+mod arrivals;
 mod cell;
 mod completions;
 mod duration;
+mod event_queue;
 mod find_matches;
 mod finder;
 mod hashing;
@@ -12,6 +14,7 @@ mod listener;
 mod memory;
 mod mirror;
 mod outbox;
+mod prompts;
 mod proxy;
 mod restore;
 mod subscriber;
@@ -38,6 +41,8 @@ mod _native {
     use crate::mirror::{ApplyOutcome, EngineMirror, payload_dp_rank};
     #[pymodule_export]
     use crate::outbox::Outbox;
+    #[pymodule_export]
+    use crate::prompts::{PyPromptReader, PyReadPrompt, PyTemplateRenderer, PyTextEncoder};
     #[pymodule_export]
     use crate::proxy::{Arrived, Ended, Failed, FirstByte, Proxy, PyExchange, Refused};
     #[pymodule_export]

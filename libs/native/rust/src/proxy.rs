@@ -1,9 +1,8 @@
 //! Binding of the frontend's data plane: its events for an event loop, and the steps that answer them.
 
-use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
@@ -13,45 +12,27 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::arrivals::{Arrival, Arrivals, Asks, Queued};
+use crate::completions::find_error;
 use crate::duration::duration;
+use crate::event_queue::EventQueue;
+use crate::find_matches::PyMatches;
+use crate::finder::PyFinder;
 use crate::listener::PySharedListener;
+use crate::prompts::{PyPromptReader, PyReadPrompt};
 
 /// A running HTTP server. It lives on a thread of its own, which never runs Python.
 #[pyclass(frozen, module = "kvatlas_native")]
 pub struct Proxy {
     server: Server,
-    queue: Arc<EventQueue>,
-    readable: UnixStream,
-}
-
-/// Events on their way to an event loop. One byte in the pipe stands for all that wait.
-struct EventQueue {
-    waiting: Mutex<Vec<Event>>,
-    signal: UnixStream,
-}
-
-impl EventQueue {
-    fn lock(&self) -> MutexGuard<'_, Vec<Event>> {
-        // Only a push happens under the lock, so a panic cannot leave the list half changed.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl EventSink for EventQueue {
-    fn push(&self, event: Event) {
-        let mut waiting = self.lock();
-        waiting.push(event);
-        if waiting.len() == 1 {
-            // It is lost if the queue is gone.
-            drop((&self.signal).write(&[1]));
-        }
-    }
+    queue: Arc<EventQueue<Queued>>,
+    is_asking: Arc<AtomicBool>,
 }
 
 #[pymethods]
 impl Proxy {
     #[new]
-    #[pyo3(signature = (host, port, *, shared=None, head_bytes_max, headers_max, body_bytes_max, answer_buffer_bytes_max, head_timeout_s, body_timeout_s, idle_timeout_s, write_timeout_s, connect_timeout_s, first_byte_timeout_s, between_bytes_timeout_s))]
+    #[pyo3(signature = (host, port, *, shared=None, head_bytes_max, headers_max, body_bytes_max, answer_buffer_bytes_max, head_timeout_s, body_timeout_s, idle_timeout_s, write_timeout_s, connect_timeout_s, first_byte_timeout_s, between_bytes_timeout_s, prompts, finder, matches_limit, matches_deadline_s))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         host: &str,
@@ -68,6 +49,10 @@ impl Proxy {
         connect_timeout_s: f64,
         first_byte_timeout_s: Option<f64>,
         between_bytes_timeout_s: Option<f64>,
+        prompts: Option<&PyPromptReader>,
+        finder: Option<&PyFinder>,
+        matches_limit: u32,
+        matches_deadline_s: f64,
     ) -> PyResult<Self> {
         let limits = Limits {
             head_bytes_max,
@@ -82,20 +67,29 @@ impl Proxy {
             first_byte_timeout: first_byte_timeout_s.map(duration).transpose()?,
             between_bytes_timeout: between_bytes_timeout_s.map(duration).transpose()?,
         };
-        let (readable, signal) = UnixStream::pair()?;
-        readable.set_nonblocking(true)?;
-        signal.set_nonblocking(true)?;
-        let waiting = Mutex::default();
-        let queue = Arc::new(EventQueue { waiting, signal });
-        let sink: Arc<dyn EventSink> = Arc::clone(&queue) as _;
+        let queue = Arc::new(EventQueue::new()?);
+        let reader = prompts.map(|prompts| Arc::clone(&prompts.reader));
+        let is_asking = Arc::new(AtomicBool::new(true));
+        let finder = finder.map(PyFinder::shared);
+        let deadline = duration(matches_deadline_s)?;
+        let asks = finder.as_ref().map(|finder| Asks {
+            finder: Arc::clone(finder),
+            limit: matches_limit,
+            deadline,
+            is_on: Arc::clone(&is_asking),
+        });
+        let sink: Arc<dyn EventSink> = Arc::new(Arrivals::new(Arc::clone(&queue), reader, asks));
         let server = match shared {
             None => Server::start(host, port, limits, sink)?,
             Some(listener) => Server::start_shared(listener.open()?, limits, sink)?,
         };
+        if let Some(finder) = finder {
+            finder.run_on(server.runtime());
+        }
         Ok(Self {
             server,
             queue,
-            readable,
+            is_asking,
         })
     }
 
@@ -110,19 +104,26 @@ impl Proxy {
         self.server.in_flight()
     }
 
+    /// Switches asking the indexers on or off.
+    fn set_asking(&self, is_on: bool) {
+        self.is_asking.store(is_on, Ordering::Relaxed);
+    }
+
     fn fileno(&self) -> i32 {
-        self.readable.as_raw_fd()
+        self.queue.descriptor()
     }
 
     fn take(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
-        let events = {
-            let mut waiting = self.queue.lock();
-            // Under the lock: else this read could also take the signal of a later event.
-            let mut signals = [0; 16];
-            drop((&self.readable).read(&mut signals));
-            std::mem::take(&mut *waiting)
-        };
-        events.into_iter().map(|event| python(py, event)).collect()
+        let events = self.queue.take();
+        events
+            .into_iter()
+            .map(|event| match event {
+                Queued::Arrived(arrival) => {
+                    Ok(Py::new(py, Arrived::new(py, *arrival)?)?.into_any())
+                }
+                Queued::Event(event) => python(py, event),
+            })
+            .collect()
     }
 
     fn close(&self, py: Python<'_>, grace_s: f64) -> PyResult<()> {
@@ -232,9 +233,51 @@ fn header_pairs(pairs: Vec<(String, String)>) -> PyResult<Vec<(HeaderName, Heade
 }
 
 /// A whole request waits for a step.
-#[pyclass(frozen, get_all, module = "kvatlas_native")]
+#[pyclass(frozen, module = "kvatlas_native")]
 pub struct Arrived {
+    #[pyo3(get)]
     exchange: Py<PyExchange>,
+    #[pyo3(get)]
+    prompt: Option<Py<PyReadPrompt>>,
+    #[pyo3(get)]
+    left: Option<&'static str>,
+    #[pyo3(get)]
+    matches: Option<Py<PyAny>>,
+    #[pyo3(get)]
+    find_s: f64,
+    complete: Instant,
+}
+
+#[pymethods]
+impl Arrived {
+    #[getter]
+    fn age_s(&self) -> f64 {
+        self.complete.elapsed().as_secs_f64()
+    }
+}
+
+impl Arrived {
+    fn new(py: Python<'_>, arrival: Arrival) -> PyResult<Self> {
+        let exchange = arrival.exchange;
+        let (prompt, left) = match arrival.prompt {
+            None => (None, None),
+            Some(Ok(read)) => (Some(Py::new(py, PyReadPrompt::new(py, read))?), None),
+            Some(Err(left)) => (None, Some(left.name())),
+        };
+        let matches = match arrival.found {
+            None => None,
+            Some(Ok(found)) => Some(Py::new(py, PyMatches::from_found(py, found))?.into_any()),
+            Some(Err(error)) => Some(find_error(error).into_value(py).into_any()),
+        };
+        Ok(Self {
+            exchange: Py::new(py, PyExchange { exchange })?,
+            prompt,
+            left,
+            matches,
+            find_s: arrival.find.as_secs_f64(),
+            complete: arrival.complete,
+        })
+    }
 }
 
 /// An engine gave no byte of an answer.
@@ -274,8 +317,7 @@ pub struct Refused {
 fn python(py: Python<'_>, event: Event) -> PyResult<Py<PyAny>> {
     Ok(match event {
         Event::Arrived(exchange) => {
-            let exchange = Py::new(py, PyExchange { exchange })?;
-            Py::new(py, Arrived { exchange })?.into_any()
+            Py::new(py, Arrived::new(py, Arrival::unread(exchange))?)?.into_any()
         }
         Event::Failed { id, failure } => Py::new(
             py,

@@ -536,6 +536,98 @@ class CompletionQueue(Generic[_T]):
     def take(self) -> list[tuple[int, _T | ChannelError | FindMatchesError]]:
         """Take all completed calls in order: ticket, and the answer or the error."""
 
+class TextEncoder:
+    """A `tokenizer.json` that `fastokens` has loaded. Thread-safe."""
+
+    def __init__(self, file: PathLike[str]) -> None:
+        """Load the file, without its settings for truncation and padding.
+
+        Raises:
+            ValueError: the file is missing, or has a part that `fastokens` does not know.
+        """
+    def encode(self, text: str, *, add_special_tokens: bool) -> NDArray[np.uint32]:
+        """Return the token ids of a text. Releases the GIL.
+
+        Raises:
+            ValueError: a pattern of the tokenizer ran into its limit.
+        """
+
+class TemplateRenderer:
+    """A chat template that renders without Python; its source has been parsed by Jinja2."""
+
+    def __init__(
+        self, tree: bytes, *, special_tokens: dict[str, str], content_is_list: bool
+    ) -> None:
+        """Take a syntax tree, as JSON; `content_is_list`: the template loops over contents.
+
+        Raises:
+            ValueError: the tree holds a statement or an expression that is not known here.
+        """
+    def render(
+        self, body: bytes, now: tuple[int, int, int, int, int, int, int]
+    ) -> tuple[str, bool] | None:
+        """Render the conversation of a body of /v1/chat/completions.
+
+        `now` has year, month, day, hour, minute, second and the days since Sunday. Returns the text
+        and whether it is whole, as `ChatTemplate.render` does; None: only Python can tell.
+        """
+
+class PromptReader:
+    """Reads requests' bodies as far as routing wants them. Thread-safe."""
+
+    def __init__(
+        self,
+        *,
+        encoder: TextEncoder | None,
+        template: TemplateRenderer | None,
+        block_size: int,
+        wanted: Literal["fields", "tokens", "hashes"],
+        threads: int,
+    ) -> None:
+        """Without an encoder, texts are left to Python; without a template, conversations are.
+
+        At most `threads` long bodies are read at the same time.
+        """
+    def set_adapters(self, adapters: dict[str, str]) -> None:
+        """Replace the names of the LoRA adapters by the models' names in requests."""
+    def read(self, path: str, body: bytes) -> ReadPrompt | str:
+        """Read a body; a string says why it is left to Python. Releases the GIL.
+
+        Raises:
+            ValueError: no request to this path has a prompt.
+        """
+
+class ReadPrompt:
+    """The part of a request's body that routing needs."""
+
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def stream(self) -> bool: ...
+    @property
+    def cache_salt(self) -> str | None: ...
+    @property
+    def batch(self) -> bool:
+        """Several prompts in one request; what follows is the first one's."""
+    @property
+    def lora_name(self) -> str | None:
+        """The adapter that the hashes were made with."""
+    @property
+    def tokens(self) -> NDArray[np.uint32] | None:
+        """The prompt's token ids; None: not wanted."""
+    @property
+    def whole(self) -> bool:
+        """False: the tokens end before an item that is no text."""
+    @property
+    def chunk_hashes(self) -> NDArray[np.uint64] | None:
+        """The chunk hashes of the blocks that an engine can take from its cache; None: not wanted."""
+    @property
+    def tokenize_s(self) -> float:
+        """Time to read the body and to tokenize, in seconds."""
+    @property
+    def hash_s(self) -> float:
+        """Time to hash, in seconds."""
+
 class Proxy:
     """The frontend's data plane: an HTTP server on a thread of its own, which never runs Python.
 
@@ -560,10 +652,18 @@ class Proxy:
         connect_timeout_s: float,
         first_byte_timeout_s: float | None,
         between_bytes_timeout_s: float | None,
+        prompts: PromptReader | None,
+        finder: Finder | None,
+        matches_limit: int,
+        matches_deadline_s: float,
     ) -> None:
         """Listen and serve. A timeout of None means no limit.
 
         With `shared`, host and port are not used.
+
+        With a reader of prompts, a request arrives once its prompt has been read; with a finder too,
+        once the indexers have been asked for the prompt's matches. The finder's connections move to
+        the server's thread.
 
         Raises:
             OSError: the address cannot be used.
@@ -574,6 +674,8 @@ class Proxy:
     @property
     def in_flight(self) -> int:
         """Number of requests whose first byte has been read and whose end has not come."""
+    def set_asking(self, is_on: bool) -> None:
+        """Switch asking the indexers on or off; it begins switched on."""
     def fileno(self) -> int:
         """Return a descriptor that is readable while events wait."""
     def take(self) -> list[Arrived | Failed | FirstByte | Ended | Refused]:
@@ -664,6 +766,17 @@ class Arrived:
     """A whole request waits for a step."""
 
     exchange: Exchange
+    prompt: ReadPrompt | None
+    """The part of its body that was read; None: nothing, because of `left` or because it has no prompt."""
+    left: str | None
+    """Why Python has to read the body: body, tokenizer, template or too_long; None: it does not."""
+    matches: Matches | FindMatchesError | None
+    """The indexers' answer, or why there is none; None: they were not asked."""
+    find_s: float
+    """Time that asking took, in seconds."""
+    @property
+    def age_s(self) -> float:
+        """Time since the last byte of the body, in seconds."""
 
 class Failed:
     """An engine gave no byte of an answer; the request waits for another step."""

@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Handle};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, timeout};
@@ -27,6 +27,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// A running server.
 pub struct Server {
     address: SocketAddr,
+    runtime: Handle,
     shared: Arc<Shared>,
     /// Tells the thread to stop, and within which time its requests must end.
     stop: mpsc::UnboundedSender<Duration>,
@@ -72,6 +73,7 @@ impl Server {
             .enable_io()
             .enable_time()
             .build()?;
+        let handle = runtime.handle().clone();
         let shared = Arc::new(Shared {
             limits,
             sink,
@@ -93,6 +95,7 @@ impl Server {
             })?;
         Ok(Self {
             address,
+            runtime: handle,
             shared,
             stop,
             thread: Mutex::new(Some(thread)),
@@ -102,6 +105,11 @@ impl Server {
     /// The address that it listens on, with the real port.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The runtime that serves, for a router that waits on the same thread; it ends with the server.
+    pub fn runtime(&self) -> Handle {
+        self.runtime.clone()
     }
 
     /// Number of requests in flight.

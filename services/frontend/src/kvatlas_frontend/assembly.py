@@ -19,9 +19,10 @@ from kvatlas_frontend.fleet.models import ModelCatalog
 from kvatlas_frontend.fleet.probes import Probes
 from kvatlas_frontend.fleet.table import Fleet
 from kvatlas_frontend.fleet.watch import WorkerSource, follow_workers
-from kvatlas_frontend.guarded_finder import GuardedFinder
+from kvatlas_frontend.guarded_finder import GuardedFinder, NativeFinds
 from kvatlas_frontend.memory import trim_after_bursts
 from kvatlas_frontend.metrics import FrontendMetrics
+from kvatlas_frontend.plane_work import PlaneWork
 from kvatlas_frontend.proxy.executor import Executor
 from kvatlas_frontend.proxy.usage import UsageCheck
 from kvatlas_frontend.routing.check import CheckedProfile
@@ -85,11 +86,13 @@ async def running(
     encoder: Encoder | None,
     template: ChatTemplate | None,
     *,
+    native: NativeFinds | None = None,
     part: ProcessPart | None = None,
 ) -> AsyncGenerator[Frontend]:
     """Run a frontend; on exit, requests in flight get the grace period to end.
 
-    `part`: what this process shares with others that serve the same port; None: it is alone.
+    `native`: with it the data plane asks the indexers itself. `part`: what this process shares with
+    others that serve the same port; None: it is alone.
 
     Raises:
         FatalError: an address is in use.
@@ -113,17 +116,20 @@ async def running(
         )
         stack.callback(tokenizer.close)
         metrics.tokenizer.labels(tokenizer.name).set(1)
+        finder = GuardedFinder(indexers, metrics, time.monotonic, native=native)
         services = Services(
             fleet=fleet,
             tokens=tokenizer,
-            matches=GuardedFinder(indexers, metrics, time.monotonic),
+            matches=finder,
             block_size=settings.block_size,
             deadline_ms=settings.deadline_ms,
             now_s=time.monotonic,
             process=0 if part is None else part.number,
             processes=1 if part is None else part.of,
         )
-        api = _api(settings, profile, services, metrics=metrics, models=models)
+        plane = PlaneWork.of(settings, profile, encoder, template, finder=finder)
+        metrics.chat_template.labels(plane.renders).set(1)
+        api = _api(settings, profile, services, metrics=metrics, models=models, plane=plane)
 
         tasks = TaskSet()
         stack.push_async_callback(tasks.close)
@@ -143,7 +149,8 @@ async def running(
 
         admin = await AdminServer.start(settings.admin, metrics.registry, obstacles)
         stack.push_async_callback(admin.close)
-        server = ApiServer.start(api, settings, metrics, None if part is None else part.listener)
+        shared = None if part is None else part.listener
+        server = ApiServer.start(api, plane, settings, metrics, shared)
         stack.push_async_callback(server.close)
         tasks.start(
             trim_after_bursts(lambda: server.in_flight, interval_s=_TRIM_INTERVAL_S), name="memory"
@@ -198,6 +205,7 @@ def _api(
     *,
     metrics: FrontendMetrics,
     models: ModelCatalog,
+    plane: PlaneWork,
 ) -> Api:
     """The parts that a request passes, joined."""
     workflow = single_dispatch(profile, services, metrics)
@@ -217,4 +225,5 @@ def _api(
         metrics=metrics,
         holders=Holders(settings.responses_remembered_max),
         now_s=services.now_s,
+        plane=plane,
     )

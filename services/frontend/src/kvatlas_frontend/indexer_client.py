@@ -25,6 +25,7 @@ from kvatlas_frontend.fleet.watch import CellMismatchError
 from kvatlas_frontend.fleet.worker import FleetChange, WorkerRecord
 from kvatlas_frontend.routing.interfaces import NoIndexerError
 from kvatlas_frontend.settings import FrontendSettings
+from kvatlas_native import Finder, FindMatchesError
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,17 @@ class IndexerClient:
             block_size=settings.block_size,
             deadline_ms=settings.deadline_ms,
         )
+        self._deadline_s = settings.deadline_ms / 1e3
         self._log_limit = LogRateLimiter()
+
+    @property
+    def native(self) -> Finder:
+        """See `NativeFinds`."""
+        return self._client.finder
+
+    def no_matches(self, error: FindMatchesError) -> NoIndexerError:
+        """See `NativeFinds`."""
+        return self._no_indexer(self._client.error_of(error, self._deadline_s))
 
     async def find(
         self, chunk_hashes: NDArray[np.uint64], *, limit: int, deadline_ms: float
@@ -50,8 +61,7 @@ class IndexerClient:
                 chunk_hashes=chunk_hashes, limit=limit, deadline_ms=deadline_ms
             )
         except IndexerError as error:
-            self._log_failure(error)
-            raise NoIndexerError(str(error)) from None
+            raise self._no_indexer(error) from None
 
     async def watch(self) -> AsyncGenerator[FleetChange]:
         """See `WorkerSource`."""
@@ -66,11 +76,12 @@ class IndexerClient:
         """Close all connections and streams."""
         await self._client.close()
 
-    def _log_failure(self, error: IndexerError) -> None:
+    def _no_indexer(self, error: IndexerError) -> NoIndexerError:
         """Log why there are no matches, at a limited rate; a metric counts each fallback."""
         if self._log_limit.allows(""):
             level = logging.WARNING if isinstance(error, NoReplicaAnswered) else logging.ERROR
             log.log(level, "no matches for a request; it is routed by load alone: %s", error)
+        return NoIndexerError(str(error))
 
 
 def fleet_change(change: WorkersChange, now_s: float) -> FleetChange:

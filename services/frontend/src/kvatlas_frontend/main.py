@@ -83,7 +83,9 @@ async def loaded_and_running(
     trim()  # 70 MiB of 270, which the tokenizer's self-check has left behind
     async with (
         aclosing(IndexerClient(settings)) as indexers,
-        running(settings, profile, indexers, encoder, template, part=part) as frontend,
+        running(
+            settings, profile, indexers, encoder, template, native=indexers, part=part
+        ) as frontend,
     ):
         yield frontend
 

@@ -16,6 +16,10 @@ _PLUGIN_BUCKETS_S = (2e-6, 5e-6, 10e-6, 20e-6, 50e-6, 100e-6, 500e-6, 5e-3, 50e-
 _FIRST_BYTE_BUCKETS_S = (
     1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
 )  # fmt: skip
+READ_BY: Final = (
+    ("native", "none"),
+    *(("python", why) for why in ("off", "body", "tokenizer", "template", "too_long")),
+)
 
 
 class FrontendMetrics:
@@ -102,6 +106,19 @@ class FrontendMetrics:
             buckets=_FIRST_BYTE_BUCKETS_S,
             registry=registry,
         )
+        self.prompts_read = Counter(
+            "kvatlas_frontend_prompts_read",
+            "Prompts read by the data plane (native), or left to Python, by reason",
+            ["by", "reason"],
+            registry=registry,
+        )
+        self._read = {reason: self.prompts_read.labels(*reason) for reason in READ_BY}
+        self.chat_template = Gauge(
+            "kvatlas_frontend_chat_template",
+            "1 for what renders conversations: native, python or engine",
+            ["by"],
+            registry=registry,
+        )
         self.prompts_compared = Counter(
             "kvatlas_frontend_prompts_compared",
             "Prompts by the engine's token count: equal to the frontend's, or drift",
@@ -151,6 +168,10 @@ class FrontendMetrics:
     def plugin_timer(self, kind: str, plugin: str) -> Histogram:
         """The histogram of a plugin's time; the profile in use bounds the number of plugins."""
         return self._plugin_seconds.labels(kind, plugin)
+
+    def count_prompt_read(self, by: str, reason: str) -> None:
+        """Count a prompt by who read it, and why that was not the data plane."""
+        self._read[by, reason].inc()
 
     def count_request(self, route: str, status: int) -> None:
         """Count an answered request; resolving labels costs more than counting."""

@@ -3,8 +3,9 @@
 The data plane (`kvatlas_native.Proxy`) reads requests, forwards them and streams the answers; it
 tells what happens as events. For each request:
 
-1. `Arrived`: `Api.arrived` finds the route. A prompt is parsed and routed by a task, because its
-   tokens and matches have to be waited for.
+1. `Arrived`: `Api.handle` finds the route. If the data plane has read the prompt and asked for
+   matches, the request is routed at once. Otherwise a task does it, because tokens and matches have
+   to be waited for.
 2. `Executor.forward` tells the data plane which engine to ask.
 3. `Failed`, `FirstByte`: the executor chooses again, or counts the success.
 4. `Ended`: everything that was counted for the request is released.
@@ -12,7 +13,6 @@ tells what happens as events. For each request:
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final
@@ -21,7 +21,8 @@ from urllib.parse import unquote
 import msgspec
 
 from kvatlas_chassis import FatalError, HostPort
-from kvatlas_frontend.api.body import OpaquePrompt
+from kvatlas_frontend.api.body import ParsedBody, parse_body
+from kvatlas_frontend.api.body import Route as PromptRoute
 from kvatlas_frontend.api.errors import ApiError, RefusedError
 from kvatlas_frontend.api.read import read_request
 from kvatlas_frontend.api.reasons import Refusal
@@ -30,17 +31,32 @@ from kvatlas_frontend.api.routes import Kind, Route, find_route, label_of
 from kvatlas_frontend.fleet.models import ModelCatalog, ModelRoute
 from kvatlas_frontend.fleet.table import Fleet
 from kvatlas_frontend.metrics import FrontendMetrics
+from kvatlas_frontend.plane_work import PlaneWork
 from kvatlas_frontend.proxy.executor import Call, Executor, no_worker_error
-from kvatlas_frontend.routing.slots import RoutingRequest
+from kvatlas_frontend.routing.context import RoutingContext
+from kvatlas_frontend.routing.slots import ReadRequest, RoutingRequest
 from kvatlas_frontend.routing.workflow import SingleDispatch
 from kvatlas_frontend.settings import FrontendSettings
-from kvatlas_native import Arrived, Ended, Failed, FirstByte, Proxy, Refused, SharedListener
+from kvatlas_native import (
+    Arrived,
+    Ended,
+    Failed,
+    FirstByte,
+    Proxy,
+    ReadPrompt,
+    Refused,
+    SharedListener,
+)
 
 log = logging.getLogger(__name__)
 
 _HEAD_BYTES_MAX: Final = 32 * 1024
 _HEADERS_MAX: Final = 128
 _JSON: Final = [("content-type", "application/json")]
+_PROMPT_ROUTES: Final[dict[str, PromptRoute]] = {
+    "/v1/completions": "completions",
+    "/v1/chat/completions": "chat",
+}
 _INTERNAL_ERROR: Final = ApiError(
     500, "The router failed", kind="server_error", code="internal_error"
 )
@@ -59,6 +75,7 @@ class Api:
         metrics: FrontendMetrics,
         holders: Holders,
         now_s: Callable[[], float],
+        plane: PlaneWork,
     ) -> None:
         self._fleet = fleet
         self._holders = holders
@@ -67,6 +84,7 @@ class Api:
         self._executor = executor
         self._metrics = metrics
         self._now_s = now_s
+        self._plane = plane
         self._calls: dict[int, Call] = {}
 
     def handle(self, event: Arrived | Failed | FirstByte | Ended | Refused) -> None:
@@ -75,7 +93,7 @@ class Api:
             case Arrived():
                 call = self._calls[event.exchange.id] = Call(event.exchange)
                 with self._answering_errors(call):
-                    self._route(call)
+                    self._route(call, event)
             case FirstByte():
                 self._first_byte(self._calls[event.id], event)
             case Ended():
@@ -89,7 +107,7 @@ class Api:
                     self._metrics.refused.labels(event.code).inc()
                 self._count(event.path, event.status)
 
-    def _route(self, call: Call) -> None:
+    def _route(self, call: Call, event: Arrived) -> None:
         exchange = call.exchange
         found = find_route(exchange.path)
         if found is None:
@@ -115,32 +133,66 @@ class Api:
                 if not self._fleet.is_any_available(self._now_s()):
                     raise no_worker_error(call)
                 exchange.answer(200, [], b"")
+            case Kind.COMPLETIONS | Kind.CHAT if event.prompt is not None:
+                self._infer_read(call, event, event.prompt)
             case _:
-                call.task = asyncio.create_task(self._infer(call, route, name))
+                call.task = asyncio.create_task(self._infer(call, event, route, name))
 
-    async def _infer(self, call: Call, route: Route, name: str) -> None:
+    def _infer_read(self, call: Call, event: Arrived, prompt: ReadPrompt) -> None:
+        """Route a request whose prompt the data plane has read."""
+        path, exchange = _PROMPT_ROUTES[call.exchange.path], call.exchange
+        body = ParsedBody(
+            prompt.model,
+            stream=prompt.stream,
+            cache_salt=prompt.cache_salt,
+            batch=prompt.batch,
+            parse=lambda: parse_body(path, exchange.body),
+        )
+        self._metrics.count_prompt_read("native", "none")
+        found = None if event.matches is None else self._plane.report(event.matches)
+        read = ReadRequest(prompt, found, event.find_s)
+        context = self._workflow.begin(self._request(call, body, read))
+        if self._workflow.prepare_now(context):
+            self._dispatch(call, event, context)
+        else:
+            call.task = asyncio.create_task(self._infer_rest(call, event, context))
+
+    async def _infer_rest(self, call: Call, event: Arrived, context: RoutingContext) -> None:
         with self._answering_errors(call):
-            await self._plan(call, route, name)
-            self._executor.forward(call)
+            await self._workflow.prepare(context)
+            self._dispatch(call, event, context)
 
-    async def _plan(self, call: Call, route: Route, name: str) -> None:
-        began_s = time.perf_counter()
-        parsed = read_request(route, name, call.exchange, self._models)
+    async def _infer(self, call: Call, event: Arrived, route: Route, name: str) -> None:
+        with self._answering_errors(call):
+            if route.kind in (Kind.COMPLETIONS, Kind.CHAT):
+                self._metrics.count_prompt_read("python", event.left or "off")
+            parsed = read_request(route, name, call.exchange, self._models)
+            context = self._workflow.begin(self._request(call, parsed, None))
+            await self._workflow.prepare(context)
+            self._dispatch(call, event, context)
+
+    def _request(self, call: Call, body: ParsedBody, read: ReadRequest | None) -> RoutingRequest:
         if not len(self._fleet):
             raise no_worker_error(call)  # before any work on the prompt
-        model = self._models.route(parsed.model)
+        model = self._models.route(body.model)
+        self._plane.know_adapters(self._models.adapters)
         if model is None:
-            raise _unknown_model(parsed.model)
-        if isinstance(parsed.prompt, OpaquePrompt) and parsed.prompt.why is not None:
-            self._metrics.prompts_unrendered.labels(parsed.prompt.why.value).inc()
-        if parsed.is_stored:
+            raise _unknown_model(body.model)
+        opaque = body.opaque
+        if opaque is not None and opaque.why is not None:
+            self._metrics.prompts_unrendered.labels(opaque.why.value).inc()
+        if body.is_stored:
             call.begin_bytes = BEGIN_BYTES
-        only = None if parsed.follows is None else self._holder(parsed.follows, model)
-        request = RoutingRequest(parsed, model, only, call.exchange.header)
-        call.context, call.plan = await self._workflow.route(request)
-        self._metrics.routing_seconds["total"].observe(time.perf_counter() - began_s)
+        only = None if body.follows is None else self._holder(body.follows, model)
+        return RoutingRequest(body, model, only, call.exchange.header, read)
+
+    def _dispatch(self, call: Call, event: Arrived, context: RoutingContext) -> None:
+        """Choose a worker for a prepared request, and have it sent there."""
+        call.context, call.plan = context, self._workflow.plan(context, set())
+        self._metrics.routing_seconds["total"].observe(event.age_s)
         if call.plan is not None and call.plan.reason.is_fallback:
             self._metrics.fallbacks.labels(call.plan.reason.value).inc()
+        self._executor.forward(call)
 
     def _holder(self, response_id: str, model: ModelRoute) -> str | None:
         """URL of the engine that has a response; None: only one serves the model, and may have it.
@@ -217,6 +269,7 @@ class ApiServer:
     def start(
         cls,
         api: Api,
+        plane: PlaneWork,
         settings: FrontendSettings,
         metrics: FrontendMetrics,
         shared: SharedListener | None = None,
@@ -243,10 +296,15 @@ class ApiServer:
                 connect_timeout_s=settings.connect_timeout_s,
                 first_byte_timeout_s=settings.first_byte_timeout_s or None,
                 between_bytes_timeout_s=settings.between_bytes_timeout_s or None,
+                prompts=plane.reader,
+                finder=plane.finder,
+                matches_limit=plane.matches_limit,
+                matches_deadline_s=settings.deadline_ms / 1e3,
             )
         except OSError as error:
             reason = str(error).partition(" (os error")[0]
             raise FatalError(f"cannot listen on --listen {listen}: {reason}") from None
+        plane.steer(proxy.set_asking)
         metrics.in_flight.set_function(lambda: proxy.in_flight)
         return cls(proxy, api, grace_s=settings.grace_s)
 

@@ -46,6 +46,10 @@ class FrontendSettings(ServiceSettings):
         default=2000.0, gt=0, description="longest wait for an engine to tokenize a prompt, in ms"
     )
     tokenize_threads: int = Field(default=2, gt=0, description="number of tokenizing threads")
+    native_prompts: bool = Field(
+        default=True,
+        description="read prompts in the data plane; Python reads those that it leaves, or all",
+    )
     request_bytes_max: int = Field(
         default=32 * 1024 * 1024,
         gt=0,

@@ -3,7 +3,7 @@
 The engine judges all other fields, so a new engine option needs no change here.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias, cast
@@ -60,18 +60,59 @@ class OpaquePrompt:
 Prompt: TypeAlias = TextPrompt | TokenPrompt | ChatPrompt | OpaquePrompt
 
 
-@dataclass(frozen=True, slots=True)
 class ParsedBody:
-    """The facts about a request that routing needs."""
+    """The facts about a request that routing needs. The prompt may be parsed only when it is asked for."""
 
-    model: str | None
-    stream: bool
-    cache_salt: str | None
-    prompt: Prompt
-    batch: bool  # several prompts in one request: routed by the first, usage not compared
-    follows: str | None = None  # id of a response that one engine has: the request goes there
-    is_stored: bool = False  # the answer has an id that later requests may follow
-    user: str = ""  # the client's own name of its user
+    __slots__ = (
+        "_parse", "_prompt", "_user", "batch", "cache_salt", "follows", "is_stored", "model", "stream",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        model: str | None,
+        *,
+        stream: bool,
+        cache_salt: str | None,
+        batch: bool,
+        prompt: Prompt | None = None,
+        follows: str | None = None,
+        is_stored: bool = False,
+        user: str = "",
+        parse: Callable[[], "ParsedBody"] | None = None,
+    ) -> None:
+        """Either `prompt` (and `user`), or `parse`, which parses a body for both."""
+        self.model = model
+        self.stream = stream
+        self.cache_salt = cache_salt
+        self.batch = batch  # several prompts: routed by the first, usage not compared
+        self.follows = follows  # id of a response that one engine has: the request goes there
+        self.is_stored = is_stored  # the answer has an id that later requests may follow
+        self._prompt = prompt
+        self._user = user
+        self._parse = parse
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt. Where the data plane has read it, the first use parses the body again."""
+        self._fill()
+        assert self._prompt is not None  # noqa: S101 - given or parsed
+        return self._prompt
+
+    @property
+    def user(self) -> str:
+        """The client's own name of its user."""
+        self._fill()
+        return self._user
+
+    @property
+    def opaque(self) -> OpaquePrompt | None:
+        """The prompt if it is an opaque one; this parses nothing."""
+        return self._prompt if isinstance(self._prompt, OpaquePrompt) else None
+
+    def _fill(self) -> None:
+        if self._parse is not None:
+            parsed = self._parse()
+            self._prompt, self._user, self._parse = parsed.prompt, parsed.user, None
 
 
 class _Common(msgspec.Struct):

@@ -33,6 +33,11 @@ class CircuitBreaker:
         """Whether nothing may be sent now."""
         return now_s < self.open_until_s
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether all requests may be sent: it is neither open nor half open."""
+        return self.failures < self._limits.failures
+
     def failed(self, now_s: float) -> None:
         """Count a failure; open if it is one too many."""
         limits = self._limits

@@ -53,6 +53,7 @@ class ModelCatalog:
         self._dialect: Dialect | None = None
         self._version = -1
         self._rows = 0
+        self.adapters: dict[str, str] = {}  # names of adapters by model; replaced, never changed
 
     def route(self, name: str | None) -> ModelRoute | None:
         """The route of a requested model (None: the base model); None: no worker serves it."""
@@ -141,6 +142,9 @@ class ModelCatalog:
                 if route.rows is not None:
                     route.rows[row] = True
         self._routes = routes
+        adapters = {name: route.lora_name for name, route in routes.items() if route.lora_name}
+        if adapters != self.adapters:
+            self.adapters = adapters
         self._dialect = _common_dialect(
             entry.get("owned_by")
             for entries in self._entries.values()

@@ -32,6 +32,15 @@ class Preparer(Protocol):
         ...
 
 
+@runtime_checkable
+class ImmediatePreparer(Protocol):
+    """A `Preparer` that for some requests has nothing to wait for; those are routed without a task."""
+
+    def prepare_now(self, context: RoutingContext, /) -> float | None:
+        """Write the declared slots and return the time it took, in seconds; None: `prepare` has to."""
+        ...
+
+
 class Filter(Protocol):
     """Removes workers: clears entries of `candidates` in place."""
 

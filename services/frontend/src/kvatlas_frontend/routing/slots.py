@@ -6,10 +6,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kvatlas_client import Matches
 from kvatlas_frontend.api.body import ParsedBody
 from kvatlas_frontend.api.reasons import Reason
 from kvatlas_frontend.fleet.models import ModelRoute
 from kvatlas_frontend.routing.context import Slot
+from kvatlas_frontend.routing.interfaces import NoIndexerError
+from kvatlas_native import ReadPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """The part of preparation that the data plane has done."""
+
+    prompt: ReadPrompt
+    matches: Matches | NoIndexerError | None = None  # None: it has not asked
+    find_s: float = 0.0
 
 
 def no_header(_: str) -> str | None:
@@ -25,6 +37,7 @@ class RoutingRequest:
     model: ModelRoute
     engine_url: str | None = None  # the only engine that may get it; None: any
     header: Callable[[str], str | None] = no_header  # the first header of that name
+    read: ReadRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ Single dispatch uses one selector.
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from kvatlas_frontend.api.body import OpaquePrompt
 from kvatlas_frontend.api.reasons import Reason
 from kvatlas_frontend.fleet.load_tracker import Ticket
 from kvatlas_frontend.fleet.table import Fleet, Worker
@@ -39,10 +38,23 @@ class SingleDispatch:
 
     async def route(self, request: RoutingRequest) -> tuple[RoutingContext, RoutingPlan | None]:
         """The first plan, and the context from which `plan` can choose again."""
-        context = RoutingContext()
-        context[REQUEST] = request
+        context = self.begin(request)
         await self._preparation.prepare(context)
         return context, self.plan(context, set())
+
+    def begin(self, request: RoutingRequest) -> RoutingContext:
+        """A context of the request, on which nothing has been prepared."""
+        context = RoutingContext()
+        context[REQUEST] = request
+        return context
+
+    def prepare_now(self, context: RoutingContext) -> bool:
+        """Prepare what needs no waiting; True: `plan` may follow, False: first `prepare`."""
+        return self._preparation.prepare_now(context)
+
+    async def prepare(self, context: RoutingContext) -> None:
+        """Prepare the rest."""
+        await self._preparation.prepare(context)
 
     def plan(self, context: RoutingContext, tried: AbstractSet[str]) -> RoutingPlan | None:
         """Choose a worker and count the request on it, with no await in between.
@@ -72,9 +84,9 @@ class SingleDispatch:
             return self._selector.reason
         if matches.failure is not None:
             return matches.failure
-        prompt = context[REQUEST].body.prompt
-        if isinstance(prompt, OpaquePrompt):
-            return prompt.reason
+        opaque = context[REQUEST].body.opaque
+        if opaque is not None:
+            return opaque.reason
         if depth:
             return Reason.KV_MATCH
         return Reason.LOAD_OUTWEIGHS if matches.depths.any() else Reason.NO_MATCH

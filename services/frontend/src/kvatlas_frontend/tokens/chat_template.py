@@ -57,6 +57,8 @@ class ChatTemplate:
         def strftime_now(text: str) -> str:
             return now().strftime(text)
 
+        self._source = source
+        self.special_tokens: Final = dict(special_tokens)
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
@@ -65,10 +67,15 @@ class ChatTemplate:
         functions.update(raise_exception=_raise_exception, strftime_now=strftime_now)
         try:
             self._template = environment.from_string(source)
-            self._content_is_list = _reads_content_parts(environment.parse(source))
+            self.tree: Final = environment.parse(source)
         except TemplateError as error:
             raise RenderError(str(error)) from None
-        self._special_tokens = dict(special_tokens)
+        # Whether the template takes a message's content as a list of parts.
+        self.content_is_list: Final = _reads_content_parts(self.tree)
+
+    def with_clock(self, now: Callable[[], dt.datetime]) -> "ChatTemplate":
+        """The same template at another time."""
+        return ChatTemplate(self._source, self.special_tokens, now=now)
 
     def render(
         self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
@@ -82,7 +89,7 @@ class ChatTemplate:
         """
         prepared, whole = self._prepare(messages)
         values: dict[str, Any] = {
-            **self._special_tokens,
+            **self.special_tokens,
             "add_generation_prompt": options.get("add_generation_prompt", True),
             "tools": options.get("tools"),
             "documents": options.get("documents"),
@@ -111,15 +118,15 @@ class ChatTemplate:
     def _content(self, content: object) -> tuple[object, bool]:
         """A message's content in the shape the template reads, and whether it is text alone."""
         if content is None:
-            return ([] if self._content_is_list else ""), True
+            return ([] if self.content_is_list else ""), True
         if isinstance(content, str):
-            if self._content_is_list:
+            if self.content_is_list:
                 return [{"type": "text", "text": content}], True
             return content, True
         if not isinstance(content, list):
             raise RenderError("a message's content is neither text nor a list of parts")
         texts, whole = _leading_texts(cast("list[object]", content))
-        if self._content_is_list:
+        if self.content_is_list:
             parts = [*texts] if whole else [*texts, MULTIMODAL_MARK]
             return [{"type": "text", "text": text} for text in parts], whole
         # For a template that takes a string, engines put the items before the message's text.

@@ -3,9 +3,11 @@
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from kvatlas_chassis import Settings
+from kvatlas_client import Matches
 from kvatlas_frontend.api.reasons import Reason
 from kvatlas_frontend.routing.context import RoutingContext
 from kvatlas_frontend.routing.interfaces import NoIndexerError
@@ -28,6 +30,14 @@ class TokensPlugin:
     def __init__(self, services: Services, _: NoParams) -> None:
         self._source = services.tokens
 
+    def prepare_now(self, context: RoutingContext) -> float | None:
+        """See `ImmediatePreparer`."""
+        read = context[REQUEST].read
+        if read is None or read.prompt.tokens is None:
+            return None
+        context[TOKENS] = Tokens(read.prompt.tokens, read.prompt.whole)
+        return read.prompt.tokenize_s
+
     async def prepare(self, context: RoutingContext) -> None:
         """See `Preparer`."""
         request = context[REQUEST]
@@ -49,6 +59,17 @@ class ChunkHashesPlugin:
 
     def __init__(self, services: Services, _: NoParams) -> None:
         self._block_size = services.block_size
+
+    def prepare_now(self, context: RoutingContext) -> float | None:
+        """See `ImmediatePreparer`."""
+        request = context[REQUEST]
+        read = request.read
+        if read is None or read.prompt.chunk_hashes is None:
+            return None
+        if read.prompt.lora_name != request.model.lora_name:
+            return None  # the model became an adapter, or ceased to be one, meanwhile
+        context[CHUNK_HASHES] = read.prompt.chunk_hashes
+        return read.prompt.hash_s
 
     async def prepare(self, context: RoutingContext) -> None:
         """See `Preparer`."""
@@ -79,25 +100,49 @@ class MatchesPlugin:
         self._limit = params.limit
         self._deadline_ms = services.deadline_ms
 
+    def prepare_now(self, context: RoutingContext) -> float | None:
+        """See `ImmediatePreparer`."""
+        if self._needs_no_call(context):
+            return 0.0
+        read = context[REQUEST].read
+        if read is None or read.matches is None:
+            return None
+        if isinstance(read.matches, NoIndexerError):
+            self._write_failure(context)
+        else:
+            self._write(context, read.matches)
+        return read.find_s
+
     async def prepare(self, context: RoutingContext) -> None:
         """See `Preparer`."""
-        hashes = context[CHUNK_HASHES]
-        failure = context[TOKENS].failure
-        if failure is not None or not len(hashes):
-            depths = np.zeros(self._fleet.columns.rows, dtype=np.int64)
-            context[MATCHES] = MatchedDepths(depths, failure)
+        if self._needs_no_call(context):
             return
         try:
             found = await self._finder.find(
-                hashes, limit=self._limit, deadline_ms=self._deadline_ms
+                context[CHUNK_HASHES], limit=self._limit, deadline_ms=self._deadline_ms
             )
         except NoIndexerError:
-            depths = np.zeros(self._fleet.columns.rows, dtype=np.int64)
-            context[MATCHES] = MatchedDepths(depths, Reason.NO_INDEXER)
-            return
+            self._write_failure(context)
+        else:
+            self._write(context, found)
+
+    def _needs_no_call(self, context: RoutingContext) -> bool:
+        failure = context[TOKENS].failure
+        if failure is None and len(context[CHUNK_HASHES]):
+            return False
+        context[MATCHES] = MatchedDepths(self._no_depths(), failure)
+        return True
+
+    def _no_depths(self) -> NDArray[np.int64]:
+        return np.zeros(self._fleet.columns.rows, dtype=np.int64)
+
+    def _write_failure(self, context: RoutingContext) -> None:
+        context[MATCHES] = MatchedDepths(self._no_depths(), Reason.NO_INDEXER)
+
+    def _write(self, context: RoutingContext, found: Matches) -> None:
         # Look rows up only now: the table may have changed during the call.
         columns, rows = self._fleet.columns, self._fleet.rows
-        depths = np.zeros(columns.rows, dtype=np.int64)
+        depths = self._no_depths()
         workers = zip(found.worker_ids.tolist(), found.dp_ranks.tolist(), strict=True)
         for worker, depth in zip(workers, found.depths.tolist(), strict=True):
             row = rows.get(worker)  # type: ignore[call-overload] - a WorkerKey is such a tuple
@@ -122,7 +167,7 @@ SPECS: Final[tuple[PluginSpec[Any], ...]] = (
         Kind.PREPARE,
         MatchesParams,
         MatchesPlugin,
-        (TOKENS, CHUNK_HASHES),
+        (REQUEST, TOKENS, CHUNK_HASHES),
         (MATCHES,),
         "find",
     ),
