@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from kvatlas_chassis import SettingsError
+from kvatlas_frontend.routing.profile import BUILT_IN
 from kvatlas_loadtest.arrivals import compress, smooth_arrivals, speedup_for
 from kvatlas_loadtest.demo.options import POLICIES, read_options
 from kvatlas_loadtest.demo.plan import make_plan
@@ -137,6 +138,7 @@ def test_options_have_defaults_and_are_checked() -> None:
         "round-robin",
         "kv-aware",
     )
+    assert read_options(["--policy", *BUILT_IN]).policies == BUILT_IN
     for words in (
         ["--requests", "0"],
         ["--engines", "-1"],

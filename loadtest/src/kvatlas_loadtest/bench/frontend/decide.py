@@ -6,7 +6,9 @@ The context is filled beforehand, as the prepare plugins leave it. A decision th
 
 import os
 import time
+from collections.abc import Mapping
 from statistics import median
+from typing import Final
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -22,8 +24,15 @@ from kvatlas_frontend.routing.check import check
 from kvatlas_frontend.routing.context import RoutingContext
 from kvatlas_frontend.routing.plugin import Services
 from kvatlas_frontend.routing.plugins import built_in
-from kvatlas_frontend.routing.profile import load_profile
-from kvatlas_frontend.routing.slots import MATCHES, REQUEST, TOKENS, MatchedDepths, RoutingRequest
+from kvatlas_frontend.routing.profile import Profile, load_profile
+from kvatlas_frontend.routing.slots import (
+    CHUNK_HASHES,
+    MATCHES,
+    REQUEST,
+    TOKENS,
+    MatchedDepths,
+    RoutingRequest,
+)
 from kvatlas_frontend.routing.slots import Tokens as TokenSlot
 from kvatlas_frontend.routing.workflow import SingleDispatch
 from kvatlas_frontend.tokens.prompt_tokenizer import PromptTokens
@@ -44,12 +53,42 @@ class _Unused:
         raise NotImplementedError
 
 
-def decide_us(workers: int, *, decisions: int, policy: str = "kv-aware") -> float:
-    """Median time of a decision among so many workers, in microseconds."""
+EVERY_FILTER: Final = {
+    "name": "every-filter",
+    "prepare": ["tokens", "chunk-hashes", "matches"],
+    "filter": [
+        "available",
+        "serves-model",
+        {"role": {"roles": [""]}},
+        {"label": {"name": "zone", "values": ["a", "b"]}},
+        {"concurrency-cap": {"requests": 256}},
+        "saturation",
+        "imbalance",
+        "deviation",
+        "prefix-affinity",
+    ],
+    "score": ["cache-affinity", "least-load", "kv-usage"],
+    "pick": "highest-score",
+}
+"""A profile with all filters and three scorers."""
+
+
+def decide_us(
+    workers: int, *, decisions: int, policy: str | Mapping[str, object] = "kv-aware"
+) -> float:
+    """Median time of a decision among so many workers, in microseconds.
+
+    `policy`: a policy's name, or a profile's document.
+    """
     fleet = Fleet()
     records = tuple(
         WorkerRecord(
-            WorkerKey(number, 0), WorkerState.LIVE, 1, "http://127.0.0.1:1", Load(0, 0, 0.0)
+            WorkerKey(number, 0),
+            WorkerState.LIVE,
+            1,
+            "http://127.0.0.1:1",
+            load=Load(0, 0, 0.0),
+            labels={"zone": "ab"[number % 2]},
         )
         for number in range(workers)
     )
@@ -62,7 +101,8 @@ def decide_us(workers: int, *, decisions: int, policy: str = "kv-aware") -> floa
         deadline_ms=100.0,
         now_s=time.monotonic,
     )
-    profile = check(load_profile(policy), built_in())
+    document = load_profile(policy) if isinstance(policy, str) else Profile.model_validate(policy)
+    profile = check(document, built_in())
     dispatch = single_dispatch(profile, services, FrontendMetrics(CollectorRegistry()))
     usable = os.sched_getaffinity(0)
     os.sched_setaffinity(0, Cores.split().measured)
@@ -81,6 +121,7 @@ def _context(fleet: Fleet) -> RoutingContext:
     depths = np.zeros(fleet.columns.rows, dtype=np.int64)
     depths[: min(64, len(fleet))] = np.arange(min(64, len(fleet)))
     context[MATCHES] = MatchedDepths(depths)
+    context[CHUNK_HASHES] = np.arange(8_000 // BLOCK_SIZE, dtype=np.uint64)
     return context
 
 

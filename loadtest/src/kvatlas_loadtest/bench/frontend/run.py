@@ -17,9 +17,10 @@ from kvatlas_loadtest.bench.cell import indexer_command
 from kvatlas_loadtest.bench.fake_fleet import announced_workers
 from kvatlas_loadtest.bench.frontend import figures, measures
 from kvatlas_loadtest.bench.frontend.chats import make_chats
-from kvatlas_loadtest.bench.frontend.decide import decide_us
+from kvatlas_loadtest.bench.frontend.decide import EVERY_FILTER, decide_us
 from kvatlas_loadtest.bench.frontend.figures import (
     BENCH,
+    DECIDE_ALL_US_TARGETS,
     DECIDE_US_TARGETS,
     REQUESTS_LONG,
     REQUESTS_SESSION,
@@ -193,4 +194,14 @@ def _decide(size: Size) -> list[Row]:
             settings={"policy": "kv-aware"},
         )
         for workers, target in DECIDE_US_TARGETS.items()
+    ] + [
+        Row(
+            BENCH,
+            f"{KVATLAS}: decide with 9 filters and 3 scorers, {workers:,} workers",
+            decide_us(workers, decisions=size.decisions, policy=EVERY_FILTER),
+            "us",
+            target,
+            settings={"policy": "every-filter"},
+        )
+        for workers, target in DECIDE_ALL_US_TARGETS.items()
     ]

@@ -4,6 +4,7 @@
 fleet that is overloaded still serves. With `strict: true` they remove them, and the client gets a 503.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -221,7 +222,10 @@ class DeviationPlugin:
         load = _requests(self._columns)
         known = load[candidates]
         if len(known):
-            candidates &= load <= known.mean() + self._deviations * known.std()
+            # The same as known.mean() and known.std(), which cost ten times as much on few workers.
+            mean = float(known.sum()) / len(known)
+            variance = max(0.0, float(known.dot(known)) / len(known) - mean * mean)
+            candidates &= load <= mean + self._deviations * math.sqrt(variance)
 
 
 def _requests(columns: Columns) -> Values:
