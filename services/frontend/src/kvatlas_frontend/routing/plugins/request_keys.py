@@ -5,6 +5,7 @@ tables of keys are bounded by their number of entries.
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Final, Literal, cast
 
@@ -36,6 +37,27 @@ SESSION_HEADERS: Final = (
 )
 
 
+class _WaitsForNothing(ABC):
+    """A preparer that computes at once, so that a request may be routed without a task."""
+
+    def __init__(self, services: Services) -> None:
+        self._now_s = services.now_s
+
+    @abstractmethod
+    def write(self, context: RoutingContext) -> None:
+        """Write the plugin's slot."""
+
+    def prepare_now(self, context: RoutingContext) -> float | None:
+        """See `ImmediatePreparer`."""
+        began_s = self._now_s()
+        self.write(context)
+        return self._now_s() - began_s
+
+    async def prepare(self, context: RoutingContext) -> None:
+        """See `Preparer`."""
+        self.write(context)
+
+
 class SessionParams(Settings):
     """`headers`: where a session's id is looked for, in this order.
 
@@ -46,15 +68,16 @@ class SessionParams(Settings):
     use_user: bool = True
 
 
-class SessionPlugin:
+class SessionPlugin(_WaitsForNothing):
     """Writes the session's id: the first of the headers that has a value, else the body's `user`."""
 
-    def __init__(self, _: Services, params: SessionParams) -> None:
+    def __init__(self, services: Services, params: SessionParams) -> None:
+        super().__init__(services)
         self._headers = params.headers
         self._use_user = params.use_user
 
-    async def prepare(self, context: RoutingContext) -> None:
-        """See `Preparer`."""
+    def write(self, context: RoutingContext) -> None:
+        """See `_WaitsForNothing`."""
         request = context[REQUEST]
         key = _first_header(request, self._headers)
         if not key and self._use_user:
@@ -68,14 +91,15 @@ class ParentSessionParams(Settings):
     headers: tuple[str, ...] = ("x-parent-session-id", "x-dynamo-parent-session-id")
 
 
-class ParentSessionPlugin:
+class ParentSessionPlugin(_WaitsForNothing):
     """Writes the id of the session that started this one, as agents do for their subagents."""
 
-    def __init__(self, _: Services, params: ParentSessionParams) -> None:
+    def __init__(self, services: Services, params: ParentSessionParams) -> None:
+        super().__init__(services)
         self._headers = params.headers
 
-    async def prepare(self, context: RoutingContext) -> None:
-        """See `Preparer`."""
+    def write(self, context: RoutingContext) -> None:
+        """See `_WaitsForNothing`."""
         context[PARENT_SESSION] = bounded(_first_header(context[REQUEST], self._headers))
 
 
@@ -88,14 +112,15 @@ class TenantParams(Settings):
     header: str = ""
 
 
-class TenantPlugin:
+class TenantPlugin(_WaitsForNothing):
     """Writes the tenant. A token itself is never kept: it is a secret."""
 
-    def __init__(self, _: Services, params: TenantParams) -> None:
+    def __init__(self, services: Services, params: TenantParams) -> None:
+        super().__init__(services)
         self._header = params.header
 
-    async def prepare(self, context: RoutingContext) -> None:
-        """See `Preparer`."""
+    def write(self, context: RoutingContext) -> None:
+        """See `_WaitsForNothing`."""
         request = context[REQUEST]
         tenant = _first_header(request, (self._header,)) if self._header else ""
         context[TENANT] = bounded(tenant) or _token_digest(request)
@@ -121,15 +146,16 @@ _FACTS: Final[dict[str, Slot[Any]]] = {
 }
 
 
-class HashKeyPlugin:
+class HashKeyPlugin(_WaitsForNothing):
     """Writes a hash of the first fact that the request has; requests that share it stay together."""
 
-    def __init__(self, _: Services, params: HashKeyParams) -> None:
+    def __init__(self, services: Services, params: HashKeyParams) -> None:
+        super().__init__(services)
         self._by = params.by
         self._blocks = params.blocks
 
-    async def prepare(self, context: RoutingContext) -> None:
-        """See `Preparer`."""
+    def write(self, context: RoutingContext) -> None:
+        """See `_WaitsForNothing`."""
         context[HASH_KEY] = next(
             filter(None, (self._hash(context, fact) for fact in self._by)), None
         )
@@ -148,18 +174,19 @@ class TokenEstimateParams(Settings):
     chars_per_token: float = Field(default=4.0, gt=0)
 
 
-class TokenEstimatePlugin:
+class TokenEstimatePlugin(_WaitsForNothing):
     """Writes the prompt's length in tokens, about: its characters divided by four.
 
     For policies that tokenize nothing, so that the load of a long prompt counts for more than that of
     a short one.
     """
 
-    def __init__(self, _: Services, params: TokenEstimateParams) -> None:
+    def __init__(self, services: Services, params: TokenEstimateParams) -> None:
+        super().__init__(services)
         self._chars_per_token = params.chars_per_token
 
-    async def prepare(self, context: RoutingContext) -> None:
-        """See `Preparer`."""
+    def write(self, context: RoutingContext) -> None:
+        """See `_WaitsForNothing`."""
         prompt = context[REQUEST].body.prompt
         match prompt:
             case TokenPrompt():
