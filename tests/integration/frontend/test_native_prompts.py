@@ -60,7 +60,9 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> FastEncoder:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        initial_alphabet=alphabet, special_tokens=["</>"], show_progress=False
+    )
     tokenizer.train_from_iterator([], trainer)
     file = tmp_path_factory.mktemp("model") / "tokenizer.json"
     tokenizer.save(str(file))
@@ -126,6 +128,41 @@ async def test_a_body_of_31_mb_is_read_beside_others(stage: Stage, encoder: Fast
     asked = asyncio.gather(ask(long), *(ask({"messages": [USER]}) for _ in range(40)))
     assert set(await asked) == {200}
     assert natively(stage) == 41
+
+
+async def test_a_conversations_past_is_tokenized_once_for_each_tenant(
+    stage: Stage, encoder: FastEncoder
+) -> None:
+    await start(stage, encoder, tenant_header="x-tenant")
+    turns = [{"role": "user", "content": f"turn {number} " * 50} for number in range(3)]
+
+    async def hit_bytes(count: int, headers: dict[str, str]) -> float:
+        before = stage.metric("conversation_cache_text_bytes_total", result="hit")
+        body = {"messages": turns[:count]}
+        async with stage.client.post("/v1/chat/completions", json=body, headers=headers) as answer:
+            assert answer.status == 200
+        return stage.metric("conversation_cache_text_bytes_total", result="hit") - before
+
+    bearer, tenant = {"authorization": "Bearer a"}, {"x-tenant": "a"}
+    turn_bytes = len("<user>" + ("turn 0 " * 50).strip())
+    for headers in ({}, bearer, {"authorization": "Bearer b"}, tenant, {"x-tenant": "Bearer a"}):
+        assert [await hit_bytes(count, headers) for count in (1, 2, 3)] == [
+            0,
+            turn_bytes,
+            2 * turn_bytes,
+        ]
+    assert await hit_bytes(3, bearer | tenant) == 3 * turn_bytes  # the header names the tenant
+    assert stage.metric("conversation_cache_bytes") > 0
+
+
+async def test_without_a_conversation_cache_prompts_are_read_too(
+    stage: Stage, encoder: FastEncoder
+) -> None:
+    await start(stage, encoder, conversation_cache_bytes_max=0)
+    async with stage.client.post("/v1/chat/completions", json={"messages": [USER]}) as answer:
+        assert answer.status == 200
+    assert natively(stage) == 1
+    assert stage.metric("conversation_cache_text_bytes_total", result="miss") == 0
 
 
 async def test_a_client_that_leaves_while_its_prompt_is_read_leaves_nothing_behind(

@@ -258,13 +258,16 @@ def test_a_template_that_only_python_renders_is_left_to_it(source: str) -> None:
     assert native_renderer(ChatTemplate(source, {}, now=lambda: NOON)) is None
 
 
+ADDED_TOKENS = ["<s>", "<|im_start|>", "<|im_end|>"]
+
+
 @functools.cache
 def tokenizer_file(directory: Path) -> Path:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
         vocab_size=400,
-        special_tokens=["<s>"],
+        special_tokens=ADDED_TOKENS,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -284,13 +287,26 @@ class Paths:
         self.encoder = ReferenceEncoder(file)
         self.template, renderer = both("qwen-tools")
         native = TextEncoder(file)
-        assert first_difference(_Named(native), self.encoder, ["<s>"]) is None
+        assert first_difference(_Named(native), self.encoder, ADDED_TOKENS) is None
+        # With a cache, so that every example also meets the segments of those before it.
         self.reader = PromptReader(
-            encoder=native, template=renderer, block_size=BLOCK_SIZE, wanted="hashes", threads=1
+            encoder=native,
+            template=renderer,
+            block_size=BLOCK_SIZE,
+            wanted="hashes",
+            threads=1,
+            cache_bytes_max=1 << 16,
+            tenant_header=None,
         )
         self.reader.set_adapters({"adapter": "adapter"})
         self.fields_alone = PromptReader(
-            encoder=None, template=None, block_size=BLOCK_SIZE, wanted="fields", threads=1
+            encoder=None,
+            template=None,
+            block_size=BLOCK_SIZE,
+            wanted="fields",
+            threads=1,
+            cache_bytes_max=0,
+            tenant_header=None,
         )
 
     def check(self, path: str, body: bytes) -> ReadPrompt | str:
@@ -377,6 +393,44 @@ def test_a_completion_is_read_alike_or_left(
 @given(body=conversations)
 def test_a_conversation_is_read_alike_or_left(paths: Paths, body: dict[str, Any]) -> None:
     paths.check("/v1/chat/completions", json.dumps(body).encode())
+
+
+turns = st.builds(str.__mul__, texts, st.integers(0, 60))
+
+
+@drawn
+@given(contents=st.lists(turns, min_size=1, max_size=6), special=st.booleans())
+def test_a_conversation_that_grows_is_read_alike(
+    paths: Paths, contents: list[str], special: bool
+) -> None:
+    """The tokens of earlier turns come from the cache."""
+    messages: list[dict[str, str]] = []
+    for number, content in enumerate(contents):
+        role = "assistant" if number % 2 else "user"
+        messages.append({"role": role, "content": f"{content}<|im_end|>" if special else content})
+        body = {"messages": messages, "add_special_tokens": special}
+        encoded = json.dumps(body).encode("utf-8", "replace")
+        assert isinstance(paths.check("/v1/chat/completions", encoded), ReadPrompt)
+
+
+def test_only_the_new_turn_of_a_conversation_is_encoded(paths: Paths) -> None:
+    first = [{"role": "user", "content": "a question " * 40}]
+    second = [*first, {"role": "assistant", "content": "an answer " * 40}]
+
+    def read(messages: list[dict[str, str]], tenant: bytes, salt: str | None = None) -> int:
+        before = paths.reader.cache_stats()
+        body = json.dumps({"messages": messages, "cache_salt": salt}).encode()
+        read = paths.reader.read("/v1/chat/completions", body, tenant=tenant)
+        assert isinstance(read, ReadPrompt)
+        after = paths.reader.cache_stats()
+        assert before is not None
+        assert after is not None
+        return after.hit_bytes - before.hit_bytes
+
+    assert read(first, b"one") == 0
+    assert read(second, b"one") >= len("a question " * 40)
+    assert read(second, b"two") == 0
+    assert read(second, b"one", salt="s") == 0
 
 
 @drawn

@@ -131,7 +131,8 @@ fn arrived(shared: &Arc<Shared>, exchange: Arc<Exchange>) {
     };
     let mut is_read = false;
     if request.body.len() <= BYTES_HERE_MAX {
-        match reader.read(route, &request.body, STEPS_HERE) {
+        let tenant = reader.tenant(&request.headers);
+        match reader.read(route, &request.body, tenant, STEPS_HERE) {
             Err(Left::TooLong) => {}
             read => {
                 arrival.prompt = Some(read);
@@ -181,7 +182,9 @@ impl Reading {
             return;
         }
         let read = tokio::task::spawn_blocking(move || {
-            reader.read(route, &exchange.request.body, Budget(u64::MAX))
+            let request = &exchange.request;
+            let tenant = reader.tenant(&request.headers);
+            reader.read(route, &request.body, tenant, Budget(u64::MAX))
         });
         let read = read.await.ok();
         if let Some(arrival) = &mut self.arrival {

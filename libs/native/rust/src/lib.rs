@@ -42,7 +42,9 @@ mod _native {
     #[pymodule_export]
     use crate::outbox::Outbox;
     #[pymodule_export]
-    use crate::prompts::{PyPromptReader, PyReadPrompt, PyTemplateRenderer, PyTextEncoder};
+    use crate::prompts::{
+        PyCacheStats, PyPromptReader, PyReadPrompt, PyTemplateRenderer, PyTextEncoder,
+    };
     #[pymodule_export]
     use crate::proxy::{Arrived, Ended, Failed, FirstByte, Proxy, PyExchange, Refused};
     #[pymodule_export]

@@ -7,8 +7,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use chrono::{Datelike, Timelike};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use kvatlas_prompts::{
-    Budget, ChatTemplate, Encoder, Left, LocalTime, PromptReader, Route, Template,
+    Budget, CacheStats, ChatTemplate, Encoder, Left, LocalTime, NoCuts, PromptReader, Route,
+    SegmentCache, Template, Tenant,
 };
 use numpy::{IntoPyArray, PyArray1};
 use pyo3::exceptions::PyValueError;
@@ -106,6 +108,15 @@ fn local_time() -> LocalTime {
     }
 }
 
+/// The cache of tokens so far.
+#[pyclass(frozen, get_all, name = "CacheStats", module = "kvatlas_native")]
+pub struct PyCacheStats {
+    hit_bytes: u64,
+    miss_bytes: u64,
+    bytes: usize,
+    entries: usize,
+}
+
 /// The part of requests' bodies that routing needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
@@ -118,6 +129,8 @@ pub enum Wanted {
 #[pyclass(frozen, name = "PromptReader", module = "kvatlas_native")]
 pub struct PyPromptReader {
     pub reader: Arc<Reader>,
+    /// Why there is no cache, though one is wanted.
+    uncut: Option<NoCuts>,
 }
 
 /// The part of a reader that other threads use.
@@ -125,6 +138,8 @@ pub struct Reader {
     reader: PromptReader,
     wanted: Wanted,
     threads: usize,
+    /// Names the tenant, if it is set.
+    tenant_header: Option<String>,
     /// Names of the LoRA adapters by requested model.
     adapters: RwLock<Arc<HashMap<String, String>>>,
 }
@@ -132,13 +147,15 @@ pub struct Reader {
 #[pymethods]
 impl PyPromptReader {
     #[new]
-    #[pyo3(signature = (*, encoder, template, block_size, wanted, threads))]
+    #[pyo3(signature = (*, encoder, template, block_size, wanted, threads, cache_bytes_max, tenant_header))]
     fn new(
         encoder: Option<&PyTextEncoder>,
         template: Option<&PyTemplateRenderer>,
         block_size: NonZeroUsize,
         wanted: &str,
         threads: usize,
+        cache_bytes_max: usize,
+        tenant_header: Option<&str>,
     ) -> PyResult<Self> {
         let wanted = match wanted {
             "fields" => Wanted::Fields,
@@ -146,18 +163,33 @@ impl PyPromptReader {
             "hashes" => Wanted::Hashes,
             _ => return Err(PyValueError::new_err("wanted: fields, tokens or hashes")),
         };
+        let tenant_header = tenant_header
+            .map(str::parse::<HeaderName>)
+            .transpose()
+            .map_err(|_| PyValueError::new_err("tenant_header is not the name of a header"))?
+            .map(|name| name.as_str().to_owned());
+        let (cache, uncut) = match encoder {
+            Some(encoder) if cache_bytes_max > 0 => match encoder.encoder.cuts() {
+                Ok(cuts) => (Some(SegmentCache::new(cuts, cache_bytes_max)), None),
+                Err(why) => (None, Some(why)),
+            },
+            _ => (None, None),
+        };
         let reader = PromptReader {
             encoder: encoder.map(|encoder| Arc::clone(&encoder.encoder)),
             template: template.map(|template| Arc::clone(&template.template)),
+            cache,
             block_size,
             wants_tokens: wanted != Wanted::Fields,
             now: Box::new(local_time),
         };
         Ok(Self {
+            uncut,
             reader: Arc::new(Reader {
                 reader,
                 wanted,
                 threads,
+                tenant_header,
                 adapters: RwLock::default(),
             }),
         })
@@ -173,10 +205,39 @@ impl PyPromptReader {
         *place = Arc::new(adapters);
     }
 
+    #[getter]
+    fn no_cache_because(&self) -> Option<String> {
+        self.uncut.as_ref().map(NoCuts::to_string)
+    }
+
+    /// None: there is no cache.
+    fn cache_stats(&self) -> Option<PyCacheStats> {
+        let CacheStats {
+            hit_bytes,
+            miss_bytes,
+            bytes,
+            entries,
+        } = self.reader.reader.cache.as_ref()?.stats();
+        Some(PyCacheStats {
+            hit_bytes,
+            miss_bytes,
+            bytes,
+            entries,
+        })
+    }
+
     /// A string: why the body is left to Python.
-    fn read(&self, py: Python<'_>, path: &str, body: &[u8]) -> PyResult<Py<PyAny>> {
+    #[pyo3(signature = (path, body, *, tenant=None))]
+    fn read(
+        &self,
+        py: Python<'_>,
+        path: &str,
+        body: &[u8],
+        tenant: Option<&[u8]>,
+    ) -> PyResult<Py<PyAny>> {
+        let tenant = tenant.map_or(Tenant::Unknown, Tenant::Named);
         let route = route(path).ok_or_else(|| PyValueError::new_err("no route with a prompt"))?;
-        match py.detach(|| self.reader.read(route, body, Budget(u64::MAX))) {
+        match py.detach(|| self.reader.read(route, body, tenant, Budget(u64::MAX))) {
             Ok(read) => Ok(Py::new(py, PyReadPrompt::new(py, read))?.into_any()),
             Err(left) => Ok(left.name().into_pyobject(py)?.into_any().unbind()),
         }
@@ -211,13 +272,32 @@ impl Reader {
         self.threads
     }
 
+    /// Whose prompts a request's are.
+    pub fn tenant<'a>(&self, headers: &'a HeaderMap) -> Tenant<'a> {
+        let value = |name: &str| headers.get(name).map(HeaderValue::as_bytes);
+        if let Some(named) = self.tenant_header.as_deref().and_then(value) {
+            return Tenant::Named(named);
+        }
+        // OpenAI's and Anthropic's.
+        match value("authorization").or_else(|| value("x-api-key")) {
+            Some(credentials) => Tenant::Credentials(credentials),
+            None => Tenant::Unknown,
+        }
+    }
+
     /// Reads a body as far as routing wants it.
-    pub fn read(&self, route: Route, body: &[u8], budget: Budget) -> Result<Read, Left> {
+    pub fn read(
+        &self,
+        route: Route,
+        body: &[u8],
+        tenant: Tenant<'_>,
+        budget: Budget,
+    ) -> Result<Read, Left> {
         let began = Instant::now();
         let mut body = self.reader.body(route, body)?;
         let tokens = match self.wanted {
             Wanted::Fields => None,
-            _ => Some(self.reader.tokens(&mut body, budget)?),
+            _ => Some(self.reader.tokens(&mut body, tenant, budget)?),
         };
         let tokenized = Instant::now();
         let adapters = Arc::clone(&self.adapters.read().unwrap_or_else(PoisonError::into_inner));

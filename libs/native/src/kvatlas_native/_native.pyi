@@ -583,19 +583,47 @@ class PromptReader:
         block_size: int,
         wanted: Literal["fields", "tokens", "hashes"],
         threads: int,
+        cache_bytes_max: int,
+        tenant_header: str | None,
     ) -> None:
         """Without an encoder, texts are left to Python; without a template, conversations are.
 
-        At most `threads` long bodies are read at the same time.
+        At most `threads` long bodies are read at the same time. Tokens of earlier texts are kept in
+        a cache of `cache_bytes_max` bytes (0: none), each tenant's for itself: a tenant is the value
+        of `tenant_header`, or else the request's credentials.
+
+        Raises:
+            ValueError: `tenant_header` is no name of a header.
         """
+    @property
+    def no_cache_because(self) -> str | None:
+        """Why the texts of this tokenizer cannot be cached; None: they are, or no cache is wanted."""
+    def cache_stats(self) -> CacheStats | None:
+        """Count the cache's hits so far; None: there is no cache."""
     def set_adapters(self, adapters: dict[str, str]) -> None:
         """Replace the names of the LoRA adapters by the models' names in requests."""
-    def read(self, path: str, body: bytes) -> ReadPrompt | str:
+    def read(self, path: str, body: bytes, *, tenant: bytes | None = None) -> ReadPrompt | str:
         """Read a body; a string says why it is left to Python. Releases the GIL.
 
         Raises:
             ValueError: no request to this path has a prompt.
         """
+
+class CacheStats:
+    """Counts of a cache of tokens."""
+
+    @property
+    def hit_bytes(self) -> int:
+        """Bytes of text whose tokens were found."""
+    @property
+    def miss_bytes(self) -> int:
+        """Bytes of text that were encoded."""
+    @property
+    def bytes(self) -> int:
+        """Memory in use."""
+    @property
+    def entries(self) -> int:
+        """Segments of text that are kept."""
 
 class ReadPrompt:
     """The part of a request's body that routing needs."""

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use thiserror::Error;
 
+use crate::segment_cache::{Cuts, NoCuts, Owner, SegmentCache};
+
 /// A `tokenizer.json` cannot be used, or a text not be encoded.
 #[derive(Debug, Error)]
 #[error("{0}")]
@@ -32,6 +34,32 @@ impl Encoder {
         self.0
             .encode_with_special_tokens(text, add_special_tokens)
             .map_err(named)
+    }
+
+    /// Does the same; the tokens of segments that `owner` has had before come from `cache`.
+    ///
+    /// # Errors
+    /// A pattern of the tokenizer ran into its limit.
+    pub fn encode_cached(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+        cache: &SegmentCache,
+        owner: Owner,
+    ) -> Result<Vec<u32>, EncoderError> {
+        let ids = cache.encode(owner, text, |part| self.encode(part, false))?;
+        Ok(match self.0.post_processor() {
+            Some(processor) if add_special_tokens => processor.post_process_single(ids, true),
+            _ => ids,
+        })
+    }
+
+    /// Where a text of this tokenizer can be cut.
+    ///
+    /// # Errors
+    /// Nowhere.
+    pub fn cuts(&self) -> Result<Cuts, NoCuts> {
+        Cuts::new(self.0.added_token_configs())
     }
 }
 

@@ -14,10 +14,12 @@ mod conversation;
 mod encoder;
 mod json;
 mod reader;
+mod segment_cache;
 mod template;
 
 pub use body::{Body, Route};
 pub use conversation::ChatTemplate;
 pub use encoder::{Encoder, EncoderError};
 pub use reader::{Left, PromptReader, Tokens};
+pub use segment_cache::{CacheStats, Cuts, NoCuts, Owner, SegmentCache, Tenant};
 pub use template::{Budget, LocalTime, Refused, Template};

@@ -9,6 +9,7 @@ use kvatlas_hashing::{chunk_hashes_into, seed};
 use crate::body::{self, Body, Prompt, Route};
 use crate::conversation::ChatTemplate;
 use crate::encoder::Encoder;
+use crate::segment_cache::{Owner, SegmentCache, Tenant};
 use crate::template::{Budget, LocalTime, Refused};
 
 /// Why a request is left to Python.
@@ -51,6 +52,8 @@ pub struct PromptReader {
     pub encoder: Option<Arc<Encoder>>,
     /// None: conversations are left to Python.
     pub template: Option<Arc<ChatTemplate>>,
+    /// Tokens of earlier texts; none: every text is encoded as a whole.
+    pub cache: Option<SegmentCache>,
     /// Tokens per block.
     pub block_size: NonZeroUsize,
     /// False: routing wants the fields alone, so the conversation is checked and dropped.
@@ -68,17 +71,27 @@ impl PromptReader {
         body::read(route, body, self.wants_tokens).map_err(|_| Left::Body)
     }
 
-    /// Renders and encodes the prompt.
+    /// Renders and encodes the prompt. `tenant`: whose prompts may share cached tokens with this one, if their `cache_salt`
+    /// is the same.
     ///
     /// # Errors
     /// Any [`Left`] but [`Left::Body`].
-    pub fn tokens<'a>(&'a self, body: &mut Body<'a>, budget: Budget) -> Result<Tokens, Left> {
+    pub fn tokens<'a>(
+        &'a self,
+        body: &mut Body<'a>,
+        tenant: Tenant<'_>,
+        budget: Budget,
+    ) -> Result<Tokens, Left> {
+        let owner = self
+            .cache
+            .as_ref()
+            .map(|cache| cache.owner(tenant, body.cache_salt()));
         let (ids, is_whole) = match &mut body.prompt {
             Prompt::Tokens(ids) => (std::mem::take(ids), true),
             Prompt::Text {
                 text,
                 add_special_tokens,
-            } => (self.encode(text, *add_special_tokens)?, true),
+            } => (self.encode(text, *add_special_tokens, owner)?, true),
             Prompt::Chat(chat) => {
                 let template = self.template.as_ref().ok_or(Left::Tokenizer)?;
                 if chat.only_engine_renders || self.encoder.is_none() {
@@ -91,7 +104,7 @@ impl PromptReader {
                             Refused::Unlike(_) => Left::Template,
                             Refused::TooLong => Left::TooLong,
                         })?;
-                let mut ids = self.encode(&text, chat.add_special_tokens)?;
+                let mut ids = self.encode(&text, chat.add_special_tokens, owner)?;
                 if !is_whole {
                     // The last token before an item may have merged with the text that follows.
                     ids.pop();
@@ -123,10 +136,19 @@ impl PromptReader {
         hashes
     }
 
-    fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, Left> {
+    fn encode(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+        owner: Option<Owner>,
+    ) -> Result<Vec<u32>, Left> {
         let encoder = self.encoder.as_ref().ok_or(Left::Tokenizer)?;
-        encoder
-            .encode(text, add_special_tokens)
-            .map_err(|_| Left::Tokenizer)
+        let ids = match (&self.cache, owner) {
+            (Some(cache), Some(owner)) => {
+                encoder.encode_cached(text, add_special_tokens, cache, owner)
+            }
+            _ => encoder.encode(text, add_special_tokens),
+        };
+        ids.map_err(|_| Left::Tokenizer)
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use kvatlas_hashing::{chunk_hash, seed};
 use kvatlas_prompts::{
-    Body, Budget, ChatTemplate, Left, LocalTime, PromptReader, Refused, Route, Template, Tokens,
+    Body, Budget, ChatTemplate, Left, LocalTime, PromptReader, Refused, Route, Template, Tenant,
+    Tokens,
 };
 use proptest::prelude::*;
 
@@ -24,6 +25,7 @@ fn reader() -> PromptReader {
     PromptReader {
         encoder: None,
         template: None,
+        cache: None,
         block_size: NonZeroUsize::new(2).expect("not zero"),
         wants_tokens: true,
         now: Box::new(|| NOON),
@@ -33,7 +35,7 @@ fn reader() -> PromptReader {
 fn completion(body: &[u8]) -> Result<(Tokens, Vec<u64>), Left> {
     let reader = reader();
     let mut body = reader.body(Route::Completions, body)?;
-    let tokens = reader.tokens(&mut body, Budget(0))?;
+    let tokens = reader.tokens(&mut body, Tenant::Unknown, Budget(0))?;
     let hashes = reader.chunk_hashes(&tokens, None, body.cache_salt());
     Ok((tokens, hashes))
 }
@@ -144,7 +146,10 @@ fn a_template_ends_with_its_budget() {
     );
     let mut read = reader.body(Route::Chat, body.as_bytes()).expect("usual");
     // Without a tokenizer nothing is rendered.
-    assert_eq!(reader.tokens(&mut read, Budget(100)), Err(Left::Tokenizer));
+    assert_eq!(
+        reader.tokens(&mut read, Tenant::Unknown, Budget(100)),
+        Err(Left::Tokenizer)
+    );
     assert_eq!(Left::TooLong.name(), "too_long");
     assert_ne!(Refused::TooLong, Refused::Unlike(""));
 }

@@ -129,6 +129,8 @@ async def running(
         )
         plane = PlaneWork.of(settings, profile, encoder, template, finder=finder)
         metrics.chat_template.labels(plane.renders).set(1)
+        if plane.reader is not None:
+            metrics.conversation_cache.stats = plane.reader.cache_stats
         api = _api(settings, profile, services, metrics=metrics, models=models, plane=plane)
 
         tasks = TaskSet()

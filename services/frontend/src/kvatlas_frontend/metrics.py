@@ -1,12 +1,19 @@
 """All metrics of the frontend. The values of each label are a closed set."""
 
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from kvatlas_native import CacheStats
 
 STAGES: Final = ("tokenize", "hash", "find", "choose", "total")
 
-SUMMED_GAUGES: Final = frozenset({"kvatlas_frontend_requests_in_flight"})
+_CACHE_BYTES: Final = "kvatlas_frontend_conversation_cache_bytes"
+SUMMED_GAUGES: Final = frozenset({"kvatlas_frontend_requests_in_flight", _CACHE_BYTES})
 """Gauges that add up over the processes of a frontend; of others the highest value counts."""
 
 _ROUTING_BUCKETS_S = (
@@ -22,11 +29,37 @@ READ_BY: Final = (
 )
 
 
+class ConversationCacheMetrics(Collector):
+    """Reads the counts of the conversation cache when they are asked for."""
+
+    def __init__(self) -> None:
+        # None: there is no cache.
+        self.stats: Callable[[], CacheStats | None] = lambda: None
+
+    def collect(self) -> Iterator[Metric]:
+        """See `Collector`."""
+        stats = self.stats()
+        text = CounterMetricFamily(
+            "kvatlas_frontend_conversation_cache_text_bytes",
+            "Bytes of prompts whose tokens were in the conversation cache (hit), or were not (miss)",
+            labels=["result"],
+        )
+        text.add_metric(["hit"], 0 if stats is None else stats.hit_bytes)
+        text.add_metric(["miss"], 0 if stats is None else stats.miss_bytes)
+        yield text
+        bytes_used = 0 if stats is None else stats.bytes
+        yield GaugeMetricFamily(
+            _CACHE_BYTES, "Memory of the conversation cache, in bytes", value=bytes_used
+        )
+
+
 class FrontendMetrics:
     """The metrics of one frontend process. Labels are resolved once, not on every request."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
+        self.conversation_cache = ConversationCacheMetrics()
+        registry.register(self.conversation_cache)
         self.requests = Counter(
             "kvatlas_frontend_requests",
             "Requests answered; status 499: the client disconnected before its answer ended",

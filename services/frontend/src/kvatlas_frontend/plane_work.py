@@ -4,6 +4,7 @@ The routing profile decides how much: what its built-in plugins `tokens`, `chunk
 would do. For a profile without them the data plane reads the fields alone.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Final, Literal
 
@@ -23,6 +24,8 @@ from kvatlas_frontend.tokens.chat_template import ChatTemplate
 from kvatlas_frontend.tokens.encoder import Encoder, FastEncoder
 from kvatlas_frontend.tokens.native_template import native_renderer
 from kvatlas_native import Finder, FindMatchesError, PromptReader
+
+log = logging.getLogger(__name__)
 
 Wanted = Literal["fields", "tokens", "hashes"]
 Renders = Literal["native", "python", "engine"]
@@ -71,7 +74,13 @@ class PlaneWork:
                 block_size=settings.block_size,
                 wanted=wanted,
                 threads=settings.tokenize_threads,
+                cache_bytes_max=settings.conversation_cache_bytes_max,
+                tenant_header=settings.tenant_header or None,
             )
+            if reader.no_cache_because is not None:
+                log.warning(
+                    "conversations are not cached for this tokenizer: %s", reader.no_cache_because
+                )
         python = "python" if template is not None else "engine"
         return cls(
             reader,

@@ -50,6 +50,18 @@ class FrontendSettings(ServiceSettings):
         default=True,
         description="read prompts in the data plane; Python reads those that it leaves, or all",
     )
+    conversation_cache_bytes_max: int = Field(
+        default=64 * 1024 * 1024,
+        ge=0,
+        description="memory for the tokens of earlier prompts, in bytes, so that a conversation's "
+        "past is tokenized once; 0: off",
+    )
+    tenant_header: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9-]*$",
+        description="header that names the tenant, as a gateway sets it; tenants share no cached "
+        "tokens; a request without it is its credentials' tenant",
+    )
     request_bytes_max: int = Field(
         default=32 * 1024 * 1024,
         gt=0,
