@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from kvatlas_loadtest.trace import TraceError
 from kvatlas_loadtest.traces.analysis import analyze
+from kvatlas_loadtest.traces.draws import Knobs
+from kvatlas_loadtest.traces.models import MODELS, Source, synthesize
 from kvatlas_loadtest.traces.readers import read_parts
+from kvatlas_loadtest.traces.requests import joined
 from tests.unit.loadtest.traces import Paths, lru_hits, write_paths
 
 
@@ -58,3 +61,32 @@ def test_exactly_the_traces_that_are_trees_are_accepted(paths: Paths) -> None:
         else:
             with pytest.raises(TraceError, match=r"line \d+: hash_ids\[\d\]: id \d "):
                 analyze(parts, name="t", tokens_per_id=512)
+
+
+@settings(deadline=None)
+@given(
+    tree_paths(),
+    st.sampled_from(MODELS),
+    st.integers(1, 80),
+    st.integers(0, 99),
+    st.builds(
+        Knobs,
+        prefix_len_multiplier=st.floats(0.2, 3),
+        prefix_root_multiplier=st.integers(1, 3),
+        prompt_len_multiplier=st.floats(0.01, 3),
+        osl_multiplier=st.floats(0.1, 3),
+        speedup_ratio=st.floats(0.1, 9),
+    ),
+)
+def test_any_trace_gives_a_trace_of_any_length(
+    paths: Paths, model: str, count: int, seed: int, knobs: Knobs
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = write_paths(Path(folder) / "t.jsonl", paths)
+        source = Source("t", joined(list(read_parts(file, tokens_per_id=512))), 512)
+    parts = list(synthesize(source, model, count=count, seed=seed, knobs=knobs))
+    new = joined(parts)
+    assert len(new) == count
+    assert (new.timestamps_ms[1:] >= new.timestamps_ms[:-1]).all()
+    assert (new.blocks == -(-new.input_tokens // 512)).all()
+    assert analyze(parts, name="new", tokens_per_id=512).requests == count  # it is a tree

@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kvatlas_chassis import FatalError, SettingsError
 from kvatlas_loadtest.trace import TraceError
-from kvatlas_loadtest.traces import analyze
+from kvatlas_loadtest.traces import analyze, synthesize
 
 _COMMANDS: Mapping[str, tuple[Callable[[Sequence[str]], None], str]] = {
     "analyze": (analyze.run, "print lengths, hit ratios by capacity, reuse and tree of a trace"),
+    "synthesize": (synthesize.run, "write a new trace that is like another one"),
 }
 _INTERRUPTED = 130
 

@@ -1,11 +1,16 @@
 """Prints figures of traces as tables in a terminal."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from rich.table import Table
 
 from kvatlas_loadtest.traces.analysis import SHARES, Analysis, quantiles
+from kvatlas_loadtest.traces.models import compare
+from kvatlas_loadtest.traces.requests import Ints
 
 _CAPACITIES_SHOWN = 8
+_CAPACITIES_COMPARED = 12
 
 
 def analysis_table(analysis: Analysis) -> Table:
@@ -42,9 +47,7 @@ def _prefixes(analysis: Analysis) -> list[tuple[str, str]]:
         (f"blocks of {analysis.tokens_per_id} tokens, in all requests", f"{analysis.references:,}"),
         ("hit ratio, infinite cache", f"{analysis.infinite_hit_ratio:.2%}"),
     ]
-    capacities = analysis.capacities
-    places = np.linspace(0, len(capacities) - 1, min(_CAPACITIES_SHOWN, len(capacities)))
-    chosen = capacities[np.unique(places.astype(np.int64))]
+    chosen = _shown_capacities(analysis, _CAPACITIES_SHOWN)
     for blocks, ratio in zip(chosen, analysis.lru_hit_ratio(chosen), strict=True):
         rows.append((f"hit ratio, LRU cache of {blocks:,} blocks", f"{ratio:.2%}"))
     return [
@@ -58,3 +61,31 @@ def _prefixes(analysis: Analysis) -> list[tuple[str, str]]:
         ("… with several children", f"{tree.branches:,}"),
         ("children of these, mean / max", f"{tree.branching_mean:.2f} / {tree.branching_max:,}"),
     ]
+
+
+def _shown_capacities(analysis: Analysis, most: int) -> Ints:
+    """Some of the capacities, evenly over their logarithms."""
+    capacities = analysis.capacities
+    places = np.linspace(0, len(capacities) - 1, min(most, len(capacities)))
+    return capacities[np.unique(places.astype(np.int64))]
+
+
+def fidelity_table(source: Analysis, models: Mapping[str, Analysis]) -> Table:
+    """The source beside what each model makes of it."""
+    table = Table(title=f"{source.name} and its models", title_justify="left")
+    table.add_column("figure")
+    every = [source, *models.values()]
+    for name in ("source", *models):
+        table.add_column(name, justify="right")
+    table.add_row("requests", *(f"{one.requests:,}" for one in every))
+    table.add_row("time span, s", *(f"{one.span_s:,.0f}" for one in every))
+    table.add_row("input tokens, mean", *(f"{one.input_tokens.mean:,.1f}" for one in every))
+    table.add_row("output tokens, mean", *(f"{one.output_tokens.mean:,.1f}" for one in every))
+    table.add_row("hit ratio, infinite cache", *(f"{one.infinite_hit_ratio:.2%}" for one in every))
+    for blocks in _shown_capacities(source, _CAPACITIES_COMPARED):
+        ratios = [float(one.lru_hit_ratio(np.array([blocks]))[0]) for one in every]
+        table.add_row(f"hit ratio, LRU, {blocks:,} blocks", *(f"{ratio:.2%}" for ratio in ratios))
+    worst = [compare(source, one) for one in models.values()]
+    table.add_row("LRU, most off, points", "", *(f"{one.lru_points:+.2f}" for one in worst))
+    table.add_row("… at this many blocks", "", *(f"{one.lru_blocks:,}" for one in worst))
+    return table

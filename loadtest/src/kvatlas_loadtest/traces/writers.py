@@ -47,7 +47,7 @@ def replaced(file: Path) -> Generator[Path]:
             draft.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise FatalError(f"kvatlas trace: cannot write {file}: {error.strerror}") from None
+        raise FatalError(f"kvatlas trace: cannot write {file}: {error.strerror or error}") from None
 
 
 @contextlib.contextmanager
@@ -68,33 +68,38 @@ def trace_writer(file: Path) -> Generator[Writer]:
                 yield kind(stream)
 
 
-class _Line(msgspec.Struct):
-    timestamp: int
-    input_length: int
-    output_length: int
-    hash_ids: list[int]
+_LINES_AT_ONCE = 4096
+_COMMA = ord(",")
 
 
 class _JsonWriter:
+    """Encodes the ids of many requests as one list and cuts the text: a list each is slower."""
+
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self._encoder = msgspec.json.Encoder()
 
     def write(self, part: Requests) -> None:
-        ids: list[int] = part.ids.tolist()
-        bounds: list[int] = part.offsets.tolist()
-        lines = [
-            _Line(time, tokens, output, ids[begin:end])
-            for time, tokens, output, begin, end in zip(
-                part.timestamps_ms.astype(np.int64).tolist(),
-                part.input_tokens.tolist(),
-                part.output_tokens.tolist(),
-                bounds[:-1],
-                bounds[1:],
-                strict=True,
-            )
-        ]
-        self._stream.write(self._encoder.encode_lines(lines))
+        for first in range(0, len(part), _LINES_AT_ONCE):
+            rows = slice(first, first + _LINES_AT_ONCE)
+            bounds = part.offsets[first : first + _LINES_AT_ONCE + 1]
+            text = msgspec.json.encode(part.ids[bounds[0] : bounds[-1]].tolist())
+            # Id k stands between the commas k and k + 1, if the brackets count as such.
+            commas = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == _COMMA)
+            commas = np.concatenate(([0], commas, [len(text) - 1]))
+            cuts: list[int] = commas[bounds - bounds[0]].tolist()
+            lines = [
+                b'{"timestamp":%d,"input_length":%d,"output_length":%d,"hash_ids":[%b]}\n'
+                % (time, tokens, output, text[begin + 1 : end])
+                for time, tokens, output, begin, end in zip(
+                    part.timestamps_ms[rows].astype(np.int64).tolist(),
+                    part.input_tokens[rows].tolist(),
+                    part.output_tokens[rows].tolist(),
+                    cuts[:-1],
+                    cuts[1:],
+                    strict=True,
+                )
+            ]
+            self._stream.write(b"".join(lines))
 
 
 _CSV_ORIGIN = datetime(2000, 1, 1, tzinfo=UTC)
