@@ -159,7 +159,7 @@ async def _missing(fleet: Fleet) -> str:
 
 
 async def frontend_knows(frontend: Process, workers: int) -> None:
-    """Wait until a frontend can route to that many workers.
+    """Wait until a frontend, with all of its processes, can route to that many workers.
 
     Raises:
         FleetError: it does not know them in time.
@@ -183,9 +183,22 @@ async def _complete(missing: Callable[[], Awaitable[str]]) -> None:
 
 
 async def _missing_at(frontend: Process, wanted: int) -> str:
-    samples = await read_metrics([frontend.address("admin")])
-    live = int(total(samples, "kvatlas_frontend_workers", state="live"))
+    pages = await _admin_pages(frontend)
+    live = int(total(await read_metrics(pages), "kvatlas_frontend_workers", state="live"))
+    wanted *= len(pages)
     return "" if live == wanted else f"{frontend.name} knows {live} of {wanted} workers"
+
+
+async def _admin_pages(frontend: Process) -> list[str]:
+    """The admin address of each of a frontend's processes; the supervisor's has the sum of all."""
+    admin = frontend.address("admin")
+    if "processes" not in frontend.ready:
+        return [admin]
+    async with (
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session,
+        session.get(f"http://{admin}/processes") as response,
+    ):
+        return [process["admin"] for process in await response.json()]
 
 
 async def read_metrics(addresses: Sequence[str]) -> list[Sample]:

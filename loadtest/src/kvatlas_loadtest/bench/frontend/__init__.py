@@ -6,6 +6,7 @@
 4. `chats`: the requests' prompts
 5. `load`: the native load generator and engines
 6. `measures`: one function per measurement
-7. `figures`: the figures, their targets, rows and the table that compares routers
-8. `decide`: the time of a routing decision, without any request
+7. `several`: the cost of several processes on one port
+8. `figures`: the figures, their targets, rows and the table that compares routers
+9. `decide`: the time of a routing decision, without any request
 """

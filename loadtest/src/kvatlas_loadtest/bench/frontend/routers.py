@@ -61,9 +61,7 @@ async def start(name: str, supervisor: Supervisor, backend: Backend, cores: Core
         FleetError: it did not start.
     """
     if name == KVATLAS:
-        (process,) = await supervisor.start([_kvatlas(backend, cores)])
-        router = Router(name, process, process.address())
-        await frontend_knows(process, len(backend.engines))
+        router = await _started_kvatlas(supervisor, backend, cores, processes=1)
     else:
         port = _free_port()
         words = _PEERS[name](backend, port)
@@ -76,10 +74,33 @@ async def start(name: str, supervisor: Supervisor, backend: Backend, cores: Core
     return router
 
 
-def _kvatlas(backend: Backend, cores: Cores) -> Command:
+async def start_several(
+    supervisor: Supervisor, backend: Backend, cores: Cores, *, processes: int
+) -> Router:
+    """Start kvatlas with so many processes, and wait until it answers.
+
+    Raises:
+        FleetError: it did not start.
+    """
+    router = await _started_kvatlas(supervisor, backend, cores, processes=processes)
+    await _answers(router)
+    return router
+
+
+async def _started_kvatlas(
+    supervisor: Supervisor, backend: Backend, cores: Cores, *, processes: int
+) -> Router:
+    name = KVATLAS if processes == 1 else f"{KVATLAS}-{processes}"
+    (process,) = await supervisor.start([_kvatlas(name, backend, cores, processes)])
+    await frontend_knows(process, len(backend.engines))
+    return Router(name, process, process.address())
+
+
+def _kvatlas(name: str, backend: Backend, cores: Cores, processes: int) -> Command:
     return kvatlas(
+        f"frontend-{name}",
         "frontend",
-        "frontend",
+        *("--processes", str(processes)),
         *("--listen", ANY_PORT, "--admin", ANY_PORT, "--indexer", backend.indexer),
         *("--model", MODEL, "--block-size", str(BLOCK_SIZE)),
         *("--tokenizer", str(backend.tokenizer), "--policy", "kv-aware"),

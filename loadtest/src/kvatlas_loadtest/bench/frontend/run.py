@@ -38,7 +38,9 @@ from kvatlas_loadtest.bench.frontend.routers import (
     NotInstalledError,
     Router,
     start,
+    start_several,
 )
+from kvatlas_loadtest.bench.frontend.several import PROCESSES, cost_of_processes
 from kvatlas_loadtest.bench.processes import Cores
 from kvatlas_loadtest.bench.rows import Row
 from kvatlas_loadtest.supervisor import FleetError, Supervisor
@@ -99,8 +101,13 @@ async def measure(options: Options, *, quick: bool) -> list[Row]:
             ):
                 routers = await _start_all(options, supervisor, backend, cores, collected)
                 await _Turns(bench, routers, collected).measure()
+                more = [
+                    await _processes(bench, router, supervisor, backend, cores)
+                    for router in routers
+                    if router.name == KVATLAS
+                ]
     Console(width=None if sys.stdout.isatty() else 140).print(collected.table())
-    rows = collected.rows()
+    rows = collected.rows() + more
     if KVATLAS in options.routers:
         rows += _decide(size)
     return rows
@@ -181,6 +188,13 @@ async def _start_all(
                 raise
             collected.leave_out(name, str(error))
     return routers
+
+
+async def _processes(
+    bench: Bench, one: Router, supervisor: Supervisor, backend: Backend, cores: Cores
+) -> Row:
+    several = await start_several(supervisor, backend, cores, processes=PROCESSES)
+    return await cost_of_processes(bench, one, several)
 
 
 def _decide(size: Size) -> list[Row]:
