@@ -214,6 +214,8 @@ async def test_a_burst_spreads_evenly_and_all_processes_take_part() -> None:
         assert await running.metric("process_up") == PROCESSES
         assert await running.metric("routing_seconds_count", stage="total") == 64
         assert await running.metric("workers", state="live") == 8
+        # A process answers what the supervisor does not know; here it does not know it either.
+        assert await running.admin("/nothing/of/ours?a=b") == (404, "404: Not Found")
 
 
 async def test_connections_that_come_one_by_one_take_turns() -> None:

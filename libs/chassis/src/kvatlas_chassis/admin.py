@@ -36,10 +36,12 @@ class AdminServer:
         *,
         refresh: Refresh | None = None,
         pages: Mapping[str, Handler] | None = None,
+        otherwise: Handler | None = None,
     ) -> Self:
         """Listen.
 
-        `refresh` is awaited before `registry` or `obstacles` are read; `pages` are more paths.
+        `refresh` is awaited before `registry` or `obstacles` are read; `pages` are more paths, and
+        `otherwise` answers all others.
 
         Raises:
             FatalError: the address cannot be used; the message names it.
@@ -50,6 +52,8 @@ class AdminServer:
         app.router.add_get("/metrics", _metrics(registry, refresh))
         for path, page in (pages or {}).items():
             app.router.add_get(path, page)
+        if otherwise is not None:
+            app.router.add_route("*", "/{path:.*}", otherwise)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         address = await bind(runner, listen, what="admin")

@@ -12,11 +12,14 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Final
 
+import aiohttp
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics_core import Metric
+from yarl import URL
 
 from kvatlas_chassis import (
     AdminServer,
@@ -52,6 +55,7 @@ _BACKLOG: Final = 1024
 _ANSWER_S: Final = 1.0  # the longest wait for a process's status
 _UPDATE_S: Final = 1.0  # so much of its counts can a process take along when it is killed
 _BEYOND_GRACE_S: Final = 5.0
+_PASSED_ON: Final = aiohttp.ClientTimeout(total=10.0)
 
 
 async def supervise(settings: FrontendSettings, *, policy: str) -> None:
@@ -68,12 +72,14 @@ async def supervise(settings: FrontendSettings, *, policy: str) -> None:
         memory = SharedMemory.create(settings.processes)
         stack.callback(memory.close)
         processes = Processes(settings, listener, memory)
+        session = await stack.enter_async_context(aiohttp.ClientSession())
         admin = await AdminServer.start(
             settings.admin,
             processes.registry,
             processes.obstacles,
             refresh=processes.update,
             pages={"/processes": processes.page},
+            otherwise=partial(_passed_on, session, processes),
         )
         stack.push_async_callback(admin.close)
         tasks = await stack.enter_async_context(processes.running())
@@ -91,6 +97,27 @@ async def supervise(settings: FrontendSettings, *, policy: str) -> None:
 
         tasks.start(announce(), name="ready line")
         await stop.wait(tasks)
+
+
+async def _passed_on(
+    session: aiohttp.ClientSession, processes: "Processes", request: web.Request
+) -> web.Response:
+    """Pass a request of the admin port to a process that can serve: any one can answer it."""
+    admin = processes.able()
+    if admin is None:
+        return web.Response(status=503, text="no process can answer\n")
+    url = URL(f"http://{admin}").join(request.rel_url)
+    try:
+        async with session.request(
+            request.method, url, data=await request.read(), timeout=_PASSED_ON
+        ) as answer:
+            return web.Response(
+                status=answer.status,
+                body=await answer.read(),
+                headers={"Content-Type": answer.headers.get("Content-Type", "text/plain")},
+            )
+    except (aiohttp.ClientError, TimeoutError) as error:
+        return web.Response(status=502, text=f"a process did not answer: {error}\n")
 
 
 async def listening(listen: HostPort) -> socket.socket:
@@ -219,6 +246,13 @@ class Processes:
             for _, link in sorted(self._links.items())
         ]
         return web.json_response(listing)
+
+    def able(self) -> str | None:
+        """The admin address of a process that can serve, by what it said last; None: none can."""
+        for link in self._links.values():
+            if link.is_up and link.admin and link.status is not None and not link.status.obstacles:
+                return link.admin
+        return None
 
     def _collect(self) -> Iterable[Metric]:
         known = [link.status.families for link in self._links.values() if link.status is not None]
