@@ -266,6 +266,14 @@ def test_a_long_trace_comes_in_small_parts(tmp_path: Path, model: str) -> None:
     assert max(sizes) <= BATCH_REQUESTS
 
 
+@pytest.mark.parametrize("model", MODELS)
+def test_long_prompts_come_in_parts_of_fewer_requests(shipped: Source, model: str) -> None:
+    knobs = Knobs(prompt_len_multiplier=50)
+    parts = list(synthesize(shipped, model, count=2000, seed=0, knobs=knobs))
+    assert sum(len(part) for part in parts) == 2000
+    assert max(len(part.ids) for part in parts) < 1 << 20
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -318,6 +326,7 @@ def test_an_interrupted_run_keeps_the_old_file(
         ["--from", str(SLICE), "--out", "x.jsonl", "--seed", "-1"],
         ["--from", str(SLICE), "--out", "x.jsonl", "--requests", "0"],
         ["--from", str(SLICE), "--out", "x.jsonl", "--osl-multiplier", "0"],
+        ["--from", str(SLICE), "--out", "x.jsonl", "--osl-multiplier", "1e300"],
         ["--from", str(SLICE), "--out", "x.jsonl", "--prefix-root-multiplier", "1.5"],
         ["--from", str(SLICE), "--out", "x.jsonl", "--model", "best"],
     ],

@@ -7,12 +7,13 @@ import numpy as np
 
 from kvatlas_loadtest.traces.analysis import Analysis, analyze
 from kvatlas_loadtest.traces.draws import Drawn, Knobs, assemble
-from kvatlas_loadtest.traces.markov import BATCH_REQUESTS, draw_markov
+from kvatlas_loadtest.traces.markov import draw_markov
 from kvatlas_loadtest.traces.requests import Requests, offsets_of
 from kvatlas_loadtest.traces.sessions import draw_sessions, learn_turns
 from kvatlas_loadtest.traces.shapes import Shapes, learn_shapes
 
 MODELS = ("markov", "sessions")
+_PART_BLOCKS = 1 << 19  # about: multipliers make prompts longer, not the memory of a part
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,10 @@ def synthesize(
         source.requests, name=source.name, prefix_len_multiplier=knobs.prefix_len_multiplier
     )
     for drawn in _drawn(source, shapes, model, count=count, seed=seed, knobs=knobs):
-        for begin in range(0, len(drawn), BATCH_REQUESTS):
-            part = drawn.taken(slice(begin, begin + BATCH_REQUESTS))
+        blocks = shapes.path_lengths[drawn.exits] + drawn.tail_tokens // source.tokens_per_id + 1
+        at_once = max(1, int(_PART_BLOCKS * len(drawn) / max(1, blocks.sum())))
+        for begin in range(0, len(drawn), at_once):
+            part = drawn.taken(slice(begin, begin + at_once))
             yield assemble(part, shapes, block_size=source.tokens_per_id, knobs=knobs)
 
 

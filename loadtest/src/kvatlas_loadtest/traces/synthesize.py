@@ -31,6 +31,7 @@ from kvatlas_loadtest.traces.requests import Requests, joined
 from kvatlas_loadtest.traces.writers import trace_writer
 
 _AUTO = "auto"
+_FACTOR_MAX = 10_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ def _parser() -> Parser:
     text = "markov: independent walks; sessions: turns that follow each other; auto: the one whose LRU hit ratios are nearer to the source's (default: auto)"
     add("--model", choices=(_AUTO, *MODELS), default=_AUTO, help=text)
     for flag, text in _FACTORS.items():
-        add_value(add, flag, positive, "X", text, default=1.0)
+        add_value(add, flag, _factor, "X", text, default=1.0)
     text = "number of copies of the shared prefixes; each request or session takes one by chance"
     add_value(add, "--prefix-root-multiplier", count, "N", text, default=1)
     text = "number of tokens that one hash id stands for"
@@ -197,6 +198,13 @@ _FACTORS = {
     "--osl-multiplier": "factor on the tokens of the answers",
     "--speedup-ratio": "divisor of all times",
 }
+
+
+def _factor(text: str) -> float:
+    value = positive(text)
+    if not 1 / _FACTOR_MAX <= value <= _FACTOR_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between {1 / _FACTOR_MAX:g} and 10,000")
+    return value
 
 
 def _seed(text: str) -> int:
