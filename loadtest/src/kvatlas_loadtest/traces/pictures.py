@@ -19,7 +19,7 @@ from kvatlas_loadtest.traces.writers import replaced
 _Panel = Any  # matplotlib's own types leave much unknown
 _BLUE, _ORANGE = "#1d4ed8", "#c2410c"
 _DPI = 130
-_SIZE_INCHES = (12.5, 7.4)
+_PANEL_INCHES = (4.2, 3.7)
 
 
 def write_png(analysis: Analysis, file: Path) -> None:
@@ -40,15 +40,14 @@ def write_html(analysis: Analysis, file: Path) -> None:
 
 
 def _png(analysis: Analysis) -> bytes:
-    figure: Any = Figure(figsize=_SIZE_INCHES, dpi=_DPI, layout="constrained")
+    rows, columns = (1, 1) if analysis.lengths_only else (2, 3)
+    size = (_PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * rows)
+    figure: Any = Figure(figsize=size, dpi=_DPI, layout="constrained")
     canvas: Any = FigureCanvasAgg(figure)
     figure.suptitle(f"{analysis.name}: {analysis.requests:,} requests", fontsize=13)
-    panels = figure.subplots(2, 3).ravel()
+    panels = figure.subplots(rows, columns, squeeze=False).ravel()
     _draw_lengths(panels[0], analysis)
-    if analysis.lengths_only:
-        for panel in panels[1:]:
-            panel.set_axis_off()
-    else:
+    if not analysis.lengths_only:
         _draw_lru(panels[1], analysis)
         _draw_shares(panels[2], analysis.visits, "requests that contain a block", "of the blocks")
         _draw_distribution(panels[3], analysis.distances.values, analysis.distances)
