@@ -4,7 +4,10 @@ import pytest
 
 from kvatlas_cli import main
 
-COMMANDS = ("indexer", "publisher", "frontend", "mock-engine", "demo", "verify", "bench")
+COMMANDS = (
+    *("indexer", "publisher", "frontend", "mock-engine"),
+    *("demo", "verify", "bench", "trace"),
+)
 
 
 def test_usage_names_every_subcommand(capsys: pytest.CaptureFixture[str]) -> None:
