@@ -1,5 +1,6 @@
 """Certificates of our own making, for servers and clients."""
 
+import datetime as dt
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,10 +34,11 @@ class Authority:
         path.write_bytes(pem + chain_of(certificate))
         return path
 
-    def context(self, *names: str) -> ssl.SSLContext:
-        """Return the TLS context of a server with these names."""
+    def context(self, *names: str, not_after: dt.datetime | None = None) -> ssl.SSLContext:
+        """Return the TLS context of a server with these names, valid until `not_after`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        certificate: Any = self.ca.issue_cert(*names)  # its types need an optional library
+        # Its types need an optional library.
+        certificate: Any = self.ca.issue_cert(*names, not_after=not_after)
         certificate.configure_cert(context)
         return context
 
@@ -44,6 +46,14 @@ class Authority:
         """Let a server demand a certificate of this CA from its clients."""
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_verify_locations(cadata=self.ca.cert_pem.bytes().decode())
+
+
+def write_identity(certificate: trustme.LeafCert, folder: Path) -> tuple[Path, Path]:
+    """Write a client's certificate with its chain, and its key; return both paths."""
+    paths = folder / "client.pem", folder / "client.key"
+    paths[0].write_bytes(chain_of(certificate))
+    paths[1].write_bytes(certificate.private_key_pem.bytes())
+    return paths
 
 
 def chain_of(certificate: trustme.LeafCert) -> bytes:

@@ -2,9 +2,14 @@
 
 import asyncio
 import json
+import os
+import socket
+import ssl
+import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -178,7 +183,10 @@ class Stage:
         *,
         behaviour: Behaviour = complete,
         models: list[dict[str, Any]] | None = None,
+        tls: ssl.SSLContext | None = None,
+        host: str = "127.0.0.1",
     ) -> Engine:
+        """Start an engine; `host`: its name in the address that the frontend is told."""
         served = [{"id": MODEL, "object": "model", "parent": None}] if models is None else models
         engine = Engine("", served, behaviour)
         app = web.Application(client_max_size=0, handler_args={"handler_cancellation": True})
@@ -195,9 +203,18 @@ class Stage:
         app.router.add_route("*", "/{rest:.*}", engine.infer)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        engine.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        port = 0
+
+        async def stop() -> None:
+            await runner.cleanup()
+            # A TLS connection closes a few turns of the event loop later.
+            await until(lambda: not _has_socket_on(port))
+
+        self._stack.push_async_callback(stop)
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+        port = runner.addresses[0][1]
+        scheme = "http" if tls is None else "https"
+        engine.url = f"{scheme}://{host}:{port}"
         self.engines[WorkerKey(worker_id, dp_rank)] = engine
         return engine
 
@@ -242,7 +259,9 @@ class Stage:
         load = None if requests is None else Load(requests, 0, 0.0)
         return WorkerRecord(key, state, epoch, url or self.engines[key].url, load)
 
-    async def announce(self, *records: WorkerRecord, full: bool = True) -> None:
+    async def announce(
+        self, *records: WorkerRecord, full: bool = True, list_models: bool = True
+    ) -> None:
         """Tell of workers and wait until the frontend has taken it in."""
         if not records:
             records = tuple(self.record(*key) for key in self.engines)
@@ -255,7 +274,8 @@ class Stage:
                 for record in records
             )
         )
-        await self.frontend.models.poll_once(self.client)
+        if list_models:
+            await self.frontend.models.poll_once(self.client)
 
     def metric(self, name: str, **labels: str) -> float:
         value = self.frontend.metrics.registry.get_sample_value(f"kvatlas_frontend_{name}", labels)
@@ -275,6 +295,21 @@ async def until(condition: Callable[[], bool]) -> None:
     """Wait for the event loop's other tasks to make `condition` true; the test's timeout bounds it."""
     while not condition():  # noqa: ASYNC110 - what is waited for is another task's plain state
         await asyncio.sleep(0.001)
+
+
+def _has_socket_on(port: int) -> bool:
+    """Whether this process has a socket open whose own port this is."""
+    for entry in Path("/proc/self/fd").iterdir():
+        number = int(entry.name)
+        try:
+            if not stat.S_ISSOCK(os.fstat(number).st_mode):
+                continue
+        except OSError:
+            continue  # closed meanwhile: it was the listing's own
+        with socket.socket(fileno=os.dup(number)) as copy:
+            if copy.family == socket.AF_INET and copy.getsockname()[1] == port:
+                return True
+    return False
 
 
 NO_INDEXER = NoIndexerError("scripted")

@@ -5,6 +5,7 @@ mod arrivals;
 mod cell;
 mod completions;
 mod duration;
+mod engine_tls;
 mod event_queue;
 mod find_matches;
 mod finder;
@@ -25,6 +26,8 @@ mod _native {
     use crate::cell::{Applied, Cell, CellServer, LagReport, RecoveryRequest, SavedState};
     #[pymodule_export]
     use crate::completions::{ChannelError, CompletionQueue, FindMatchesError};
+    #[pymodule_export]
+    use crate::engine_tls::PyEngineTls;
     #[pymodule_export]
     use crate::find_matches::{PyMatches, PyQuery};
     #[pymodule_export]

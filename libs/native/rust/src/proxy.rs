@@ -15,6 +15,7 @@ use pyo3::types::PyBytes;
 use crate::arrivals::{Arrival, Arrivals, Asks, Queued};
 use crate::completions::find_error;
 use crate::duration::duration;
+use crate::engine_tls::PyEngineTls;
 use crate::event_queue::EventQueue;
 use crate::find_matches::PyMatches;
 use crate::finder::PyFinder;
@@ -32,11 +33,12 @@ pub struct Proxy {
 #[pymethods]
 impl Proxy {
     #[new]
-    #[pyo3(signature = (host, port, *, shared=None, head_bytes_max, headers_max, body_bytes_max, answer_buffer_bytes_max, head_timeout_s, body_timeout_s, idle_timeout_s, write_timeout_s, connect_timeout_s, first_byte_timeout_s, between_bytes_timeout_s, prompts, finder, matches_limit, matches_deadline_s))]
+    #[pyo3(signature = (host, port, *, engine_tls, shared=None, head_bytes_max, headers_max, body_bytes_max, answer_buffer_bytes_max, head_timeout_s, body_timeout_s, idle_timeout_s, write_timeout_s, connect_timeout_s, first_byte_timeout_s, between_bytes_timeout_s, prompts, finder, matches_limit, matches_deadline_s))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
     fn new(
         host: &str,
         port: u16,
+        engine_tls: &PyEngineTls,
         shared: Option<PyRef<'_, PySharedListener>>,
         head_bytes_max: usize,
         headers_max: usize,
@@ -79,9 +81,10 @@ impl Proxy {
             is_on: Arc::clone(&is_asking),
         });
         let sink: Arc<dyn EventSink> = Arc::new(Arrivals::new(Arc::clone(&queue), reader, asks));
+        let tls = engine_tls.tls.clone();
         let server = match shared {
-            None => Server::start(host, port, limits, sink)?,
-            Some(listener) => Server::start_shared(listener.open()?, limits, sink)?,
+            None => Server::start(host, port, limits, tls, sink)?,
+            Some(listener) => Server::start_shared(listener.open()?, limits, tls, sink)?,
         };
         if let Some(finder) = finder {
             finder.run_on(server.runtime());
@@ -181,7 +184,8 @@ impl PyExchange {
         Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
     }
 
-    #[pyo3(signature = (host, port, target, request_headers, answer_headers, *, begin_bytes=0))]
+    #[pyo3(signature = (host, port, target, request_headers, answer_headers, *, is_tls, begin_bytes=0))]
+    #[expect(clippy::too_many_arguments, reason = "arguments of Python")]
     fn forward(
         &self,
         host: &str,
@@ -189,12 +193,14 @@ impl PyExchange {
         target: &str,
         request_headers: Vec<(String, String)>,
         answer_headers: Vec<(String, String)>,
+        is_tls: bool,
         begin_bytes: usize,
     ) -> PyResult<()> {
         let forward = Forward {
             engine: EngineAddress {
                 host: host.to_owned(),
                 port,
+                is_tls,
             },
             target: target.to_owned(),
             request_headers: header_pairs(request_headers)?,

@@ -656,6 +656,21 @@ class ReadPrompt:
     def hash_s(self) -> float:
         """Time to hash, in seconds."""
 
+class EngineTls:
+    """Whom the frontend trusts at `https://` engines, and which certificate it shows."""
+
+    def __init__(self, *, ca: bytes | None, certificate: bytes | None, key: bytes | None) -> None:
+        """Take PEM documents.
+
+        Args:
+            ca: certificates of the CAs; None: those of the system.
+            certificate: the frontend's certificate and those between it and its CA; None: none.
+            key: its private key, not encrypted.
+
+        Raises:
+            ValueError: args are the document's name, as above, and why it cannot be used.
+        """
+
 class Proxy:
     """The frontend's data plane: an HTTP server on a thread of its own, which never runs Python.
 
@@ -668,6 +683,7 @@ class Proxy:
         host: str,
         port: int,
         *,
+        engine_tls: EngineTls,
         shared: SharedListener | None = None,
         head_bytes_max: int,
         headers_max: int,
@@ -768,6 +784,7 @@ class Exchange:
         request_headers: list[tuple[str, str]],
         answer_headers: list[tuple[str, str]],
         *,
+        is_tls: bool,
         begin_bytes: int = 0,
     ) -> None:
         """Send the request to an engine and its answer to the client.
@@ -778,6 +795,7 @@ class Exchange:
             target: path and query at the engine.
             request_headers: headers for the engine; each replaces the client's of that name.
             answer_headers: headers that are added to the answer.
+            is_tls: whether the engine speaks TLS (`https://`).
             begin_bytes: how much of the answer's begin `FirstByte` has, at most 4,096.
 
         Raises:

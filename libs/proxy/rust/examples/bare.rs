@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use kvatlas_proxy::exchange::{Answer, EngineAddress, Event, EventSink, Forward, Step};
-use kvatlas_proxy::{Limits, Server};
+use kvatlas_proxy::{EngineTls, Limits, Server};
 
 struct Turns {
     engines: Vec<EngineAddress>,
@@ -50,6 +50,7 @@ fn main() -> ExitCode {
             Some(EngineAddress {
                 host: host.to_owned(),
                 port: port.parse().ok()?,
+                is_tls: false,
             })
         })
         .collect();
@@ -59,7 +60,8 @@ fn main() -> ExitCode {
     };
     let next = parking_lot::Mutex::new(0);
     let sink = Arc::new(Turns { engines, next });
-    match Server::start("127.0.0.1", port, Limits::default(), sink) {
+    let tls = EngineTls::new(None, None).expect("the system's CAs need no file");
+    match Server::start("127.0.0.1", port, Limits::default(), tls, sink) {
         Ok(server) => loop {
             println!("{}", server.address());
             std::thread::park(); // until it is killed

@@ -115,6 +115,8 @@ pub struct EngineAddress {
     pub host: String,
     /// Its port.
     pub port: u16,
+    /// Whether it speaks TLS (`https://`).
+    pub is_tls: bool,
 }
 
 /// An answer that comes from no engine.
@@ -188,7 +190,7 @@ pub struct Failure {
 /// The closed set of failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// No connection within the timeout.
+    /// No connection within the timeout, or TLS failed.
     Connect,
     /// The connection ended before the first byte.
     Died,

@@ -95,7 +95,7 @@ pub fn is_event_stream(engine: &HeaderMap) -> bool {
 /// An IP address or a host name with a dot counts anywhere. A bare name such as `vllm` may also be an ordinary word, so it
 /// counts only where it is written as an address.
 pub fn mentions(engine: &EngineAddress, text: &[u8]) -> bool {
-    let EngineAddress { host, port } = engine;
+    let EngineAddress { host, port, .. } = engine;
     let host = host.trim_matches(['[', ']']);
     let contains = |needle: &str| memmem::find(text, needle.as_bytes()).is_some();
     if host.contains(['.', ':']) {
@@ -106,7 +106,7 @@ pub fn mentions(engine: &EngineAddress, text: &[u8]) -> bool {
 
 /// `Host` of a request to an engine.
 pub fn host_of(engine: &EngineAddress) -> String {
-    let EngineAddress { host, port } = engine;
+    let EngineAddress { host, port, .. } = engine;
     if host.contains(':') && !host.starts_with('[') {
         format!("[{host}]:{port}")
     } else {
@@ -123,6 +123,7 @@ mod tests {
             engine: EngineAddress {
                 host: host.to_owned(),
                 port: 8_000,
+                is_tls: false,
             },
             target: "/".to_owned(),
             request_headers: vec![(

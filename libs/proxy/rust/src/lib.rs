@@ -17,6 +17,7 @@ mod accept;
 mod body;
 mod connection;
 mod downstream;
+mod engine_stream;
 mod error;
 pub mod exchange;
 mod head;
@@ -26,8 +27,10 @@ mod relay;
 mod server;
 mod socket;
 mod sse;
+mod tls;
 mod upstream;
 
 pub use accept::{ConnectionLines, LINE_WORDS, SharedListener};
 pub use limits::Limits;
 pub use server::Server;
+pub use tls::{EngineTls, Identity, TlsError};

@@ -348,6 +348,7 @@ mod tests {
         let engine = EngineAddress {
             host: "10.0.0.1".to_owned(),
             port: 80,
+            is_tls: false,
         };
         let words = Bytes::from("data: {\"text\": \"10.0.0.1\"}\n\n");
         assert_eq!(

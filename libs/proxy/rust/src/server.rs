@@ -20,6 +20,8 @@ use crate::connection::{Shared, serve};
 use crate::exchange::EventSink;
 use crate::limits::Limits;
 use crate::socket;
+use crate::tls::EngineTls;
+use crate::upstream::Pool;
 
 const BACKLOG: i32 = 1024;
 const SWEEP: Duration = Duration::from_secs(1);
@@ -43,11 +45,12 @@ impl Server {
         host: &str,
         port: u16,
         limits: Limits,
+        tls: EngineTls,
         sink: Arc<dyn EventSink>,
     ) -> io::Result<Self> {
         let listener = listen(host, port)?;
         let address = listener.local_addr()?;
-        Self::serving(address, Source::Own(listener), limits, sink)
+        Self::serving(address, Source::Own(listener), limits, tls, sink)
     }
 
     /// Serves connections of a socket that other processes serve too.
@@ -57,16 +60,18 @@ impl Server {
     pub fn start_shared(
         listener: SharedListener,
         limits: Limits,
+        tls: EngineTls,
         sink: Arc<dyn EventSink>,
     ) -> io::Result<Self> {
         let address = listener.listener().local_addr()?;
-        Self::serving(address, Source::Shared(listener), limits, sink)
+        Self::serving(address, Source::Shared(listener), limits, tls, sink)
     }
 
     fn serving(
         address: SocketAddr,
         source: Source,
         limits: Limits,
+        tls: EngineTls,
         sink: Arc<dyn EventSink>,
     ) -> io::Result<Self> {
         let runtime = Builder::new_current_thread()
@@ -77,7 +82,7 @@ impl Server {
         let shared = Arc::new(Shared {
             limits,
             sink,
-            pool: Arc::default(),
+            pool: Arc::new(Pool::new(tls)),
             in_flight: AtomicUsize::new(0),
             next_id: AtomicU64::new(0),
         });
@@ -117,12 +122,14 @@ impl Server {
         self.shared.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Stops listening, lets requests in flight end within `grace`, ends the others, and waits for the thread.
+    /// Stops listening, lets requests in flight end within `grace`, ends the others, waits for the
+    /// thread, and closes the connections to engines.
     pub fn close(&self, grace: Duration) {
         let _ = self.stop.send(grace);
         if let Some(thread) = self.thread.lock().take() {
             drop(thread.join());
         }
+        self.shared.pool.clear();
     }
 }
 

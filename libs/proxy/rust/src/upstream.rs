@@ -18,11 +18,13 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::body::BodyDecoder;
+use crate::engine_stream::EngineStream;
 use crate::exchange::{BEGIN_BYTES_MAX, EngineAddress, Failure, FailureKind, Forward, Request};
 use crate::head::{Framing, parse_length};
 use crate::headers;
 use crate::limits::Limits;
 use crate::socket;
+use crate::tls::EngineTls;
 
 /// Engines' servers (uvicorn) close an idle connection after 5 s; it is closed here before.
 const IDLE: Duration = Duration::from_secs(4);
@@ -31,28 +33,34 @@ const HEADERS_MAX: usize = 128;
 
 /// A connection to an engine, and what has been read from it.
 struct Connection {
-    stream: TcpStream,
+    stream: EngineStream,
     buffer: BytesMut,
+    /// A request on it has been answered.
+    is_proven: bool,
 }
 
 impl Connection {
     /// Whether the engine has neither closed it nor sent something that nobody asked for.
     fn is_usable(&mut self) -> bool {
-        self.buffer.is_empty()
-            && self
-                .stream
-                .try_read_buf(&mut self.buffer)
-                .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        self.buffer.is_empty() && self.stream.is_quiet(&mut self.buffer)
     }
 }
 
-/// The idle connections to all engines.
-#[derive(Default)]
+/// The idle connections to all engines, and what new ones need.
 pub struct Pool {
+    tls: EngineTls,
     idle: Mutex<HashMap<EngineAddress, Vec<(Connection, Instant)>>>,
 }
 
 impl Pool {
+    /// No connections yet; `tls` is for engines at `https://`.
+    pub fn new(tls: EngineTls) -> Self {
+        Self {
+            tls,
+            idle: Mutex::default(),
+        }
+    }
+
     /// An idle connection, the one used last.
     fn take(&self, engine: &EngineAddress) -> Option<Connection> {
         let mut idle = self.idle.lock();
@@ -72,6 +80,11 @@ impl Pool {
             Some(connections) => connections.push(entry),
             None => drop(idle.insert(engine.clone(), vec![entry])),
         }
+    }
+
+    /// Closes all idle connections.
+    pub fn clear(&self) {
+        self.idle.lock().clear();
     }
 
     /// Closes the connections that have been idle for too long; call it every second.
@@ -154,7 +167,7 @@ impl AnswerBody {
     /// The engine died, or sent nothing for too long; the text is for logs only.
     pub async fn next(&mut self) -> Result<Option<Bytes>, String> {
         loop {
-            let Connection { stream, buffer } = &mut self.connection;
+            let Connection { stream, buffer, .. } = &mut self.connection;
             let data = match &mut self.decoder {
                 Some(_) if self.is_ended => return Ok(None),
                 Some(decoder) => {
@@ -170,8 +183,7 @@ impl AnswerBody {
             if self.is_ended {
                 return Ok(None);
             }
-            let read = socket::read_some_within(stream, buffer, 0, self.between_bytes_timeout);
-            match read.await {
+            match stream.read_some(buffer, self.between_bytes_timeout).await {
                 Ok(0) if self.decoder.is_none() => return Ok(None),
                 Ok(0) => return Err("the connection was closed inside an answer".to_owned()),
                 Ok(_) => {}
@@ -215,18 +227,20 @@ async fn attempt_unlimited(
 ) -> Result<EngineAnswer, Failure> {
     let mut connection = match pool.take(&forward.engine) {
         Some(connection) => connection,
-        None => connect(&forward.engine, limits).await?,
+        None => connect(&pool.tls, &forward.engine, limits).await?,
     };
     let head = request_head(client, forward);
     let mut slices = [IoSlice::new(&head), IoSlice::new(&client.body)];
     let limit = limits.first_byte_timeout.unwrap_or(Duration::MAX);
-    let sent = socket::write_all(&connection.stream, &mut slices, limit).await;
+    let sent = connection.stream.write_all(&mut slices, limit).await;
     // An engine may refuse a large body before it has read it.
     let answer = match (read_head(&mut connection, &client.method).await, sent) {
+        (Err(failure), _) if is_refusal(&connection, &failure) => return Err(refused(&failure)),
         (Err(failure), Ok(())) => return Err(failure),
         (Err(_), Err(error)) => return Err(failure(FailureKind::Died, error.to_string())),
         (Ok(answer), _) => answer,
     };
+    connection.is_proven = true;
     check(&answer)?;
     let mut body = AnswerBody {
         connection,
@@ -282,23 +296,53 @@ fn request_head(client: &Request, forward: &Forward) -> Vec<u8> {
     head
 }
 
-async fn connect(engine: &EngineAddress, limits: &Limits) -> Result<Connection, Failure> {
+async fn connect(
+    tls: &EngineTls,
+    engine: &EngineAddress,
+    limits: &Limits,
+) -> Result<Connection, Failure> {
     let host = engine.host.trim_matches(['[', ']']);
-    let connecting = TcpStream::connect((host, engine.port));
+    let connecting = async {
+        let stream = TcpStream::connect((host, engine.port)).await?;
+        socket::send_at_once(&stream);
+        if !engine.is_tls {
+            return Ok(EngineStream::Plain(stream));
+        }
+        match tls.connect(host, stream).await {
+            Ok(stream) => Ok(EngineStream::Tls(Box::new(stream))),
+            Err(error) => Err(io::Error::other(format!("TLS: {error}"))),
+        }
+    };
     let stream = match timeout(limits.connect_timeout, connecting).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return Err(failure(FailureKind::Connect, error.to_string())),
         Err(_) => return Err(failure(FailureKind::Connect, "no connection in time")),
     };
-    socket::send_at_once(&stream);
     Ok(Connection {
         stream,
         buffer: BytesMut::new(),
+        is_proven: false,
     })
 }
 
+/// Whether a connection that ended without a byte ended because the engine refused the handshake.
+fn is_refusal(connection: &Connection, failure: &Failure) -> bool {
+    failure.kind == FailureKind::Died
+        && !connection.is_proven
+        && connection.buffer.is_empty()
+        && connection.stream.may_be_refused()
+}
+
+fn refused(reason: &Failure) -> Failure {
+    let detail = format!(
+        "TLS: the engine ended the handshake; it may demand a client certificate: {}",
+        reason.detail
+    );
+    failure(FailureKind::Connect, detail)
+}
+
 async fn read_head(connection: &mut Connection, method: &Method) -> Result<AnswerHead, Failure> {
-    let Connection { stream, buffer } = connection;
+    let Connection { stream, buffer, .. } = connection;
     loop {
         if let Some(end) = memmem::find(buffer, b"\r\n\r\n").map(|at| at + 4) {
             let raw = buffer.split_to(end).freeze();
@@ -312,7 +356,7 @@ async fn read_head(connection: &mut Connection, method: &Method) -> Result<Answe
         if buffer.len() > HEAD_BYTES_MAX || !could_be_http(buffer) {
             return Err(failure(FailureKind::Protocol, "a malformed head"));
         }
-        match socket::read_some(stream, buffer, 0).await {
+        match stream.read_some(buffer, None).await {
             Ok(0) => return Err(failure(FailureKind::Died, "the connection was closed")),
             Ok(_) => {}
             Err(error) => return Err(failure(FailureKind::Died, error.to_string())),

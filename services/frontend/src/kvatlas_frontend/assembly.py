@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from kvatlas_chassis import AdminServer, TaskSet
 from kvatlas_frontend.api.responses import Holders
 from kvatlas_frontend.fleet.columns import Columns
+from kvatlas_frontend.fleet.engine_tls import load_tls
 from kvatlas_frontend.fleet.load_tracker import LoadTracker
 from kvatlas_frontend.fleet.models import ModelCatalog
 from kvatlas_frontend.fleet.probes import Probes
@@ -95,15 +96,19 @@ async def running(
     others that serve the same port; None: it is alone.
 
     Raises:
-        FatalError: an address is in use.
+        FatalError: an address is in use, or a file of TLS cannot be used.
     """
+    tls = load_tls(settings)
     metrics = FrontendMetrics(CollectorRegistry())
     fleet = Fleet() if part is None else Fleet(part.tracker)
     models = ModelCatalog(settings.model, fleet)
     workers_known = asyncio.Event()
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(
-            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(ssl=tls.context),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
         )
         deadline_s = settings.tokenize_deadline_ms / 1e3
         tokenizer = PromptTokenizer(
@@ -152,7 +157,7 @@ async def running(
         admin = await AdminServer.start(settings.admin, metrics.registry, obstacles)
         stack.push_async_callback(admin.close)
         shared = None if part is None else part.listener
-        server = ApiServer.start(api, plane, settings, metrics, shared)
+        server = ApiServer.start(api, plane, settings, metrics, tls=tls.data_plane, shared=shared)
         stack.push_async_callback(server.close)
         tasks.start(
             trim_after_bursts(lambda: server.in_flight, interval_s=_TRIM_INTERVAL_S), name="memory"

@@ -11,6 +11,7 @@ from typing import Final
 from kvatlas_chassis import FatalError, StopSignal, announce_ready, run_service
 from kvatlas_frontend import policy_check
 from kvatlas_frontend.assembly import Frontend, ProcessPart, running
+from kvatlas_frontend.fleet.engine_tls import load_tls
 from kvatlas_frontend.fleet.watch import CellMismatchError
 from kvatlas_frontend.indexer_client import IndexerClient
 from kvatlas_frontend.memory import trim
@@ -50,7 +51,9 @@ async def serve(settings: FrontendSettings) -> None:
             cell.
     """
     if settings.processes > 1:
-        await supervise(settings, policy=check(load_profile(settings.policy), all_plugins()).name)
+        policy = check(load_profile(settings.policy), all_plugins()).name
+        load_tls(settings)  # each process does; here a bad file ends the start with one line
+        await supervise(settings, policy=policy)
         return
     stop = StopSignal()
     async with loaded_and_running(settings) as frontend:

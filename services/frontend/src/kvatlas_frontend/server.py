@@ -40,6 +40,7 @@ from kvatlas_frontend.settings import FrontendSettings
 from kvatlas_native import (
     Arrived,
     Ended,
+    EngineTls,
     Failed,
     FirstByte,
     Proxy,
@@ -272,6 +273,8 @@ class ApiServer:
         plane: PlaneWork,
         settings: FrontendSettings,
         metrics: FrontendMetrics,
+        *,
+        tls: EngineTls,
         shared: SharedListener | None = None,
     ) -> "ApiServer":
         """Listen; with `shared`, on that socket.
@@ -284,6 +287,7 @@ class ApiServer:
             proxy = Proxy(
                 listen.host,
                 listen.port,
+                engine_tls=tls,
                 shared=shared,
                 head_bytes_max=_HEAD_BYTES_MAX,
                 headers_max=_HEADERS_MAX,

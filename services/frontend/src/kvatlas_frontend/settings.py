@@ -1,6 +1,9 @@
 """The settings of a frontend, and the checks before it starts."""
 
-from pydantic import Field, field_validator
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
 
 from kvatlas_chassis import HostPort, ServiceSettings
 from kvatlas_frontend.routing.profile import BUILT_IN
@@ -105,6 +108,19 @@ class FrontendSettings(ServiceSettings):
     connect_timeout_s: float = Field(
         default=2.0, gt=0, description="longest wait for a connection to an engine, in seconds"
     )
+    engine_ca_file: Path | None = Field(
+        default=None,
+        description="PEM file of the CAs that sign the certificates of https:// engines; without "
+        "it, the system's CAs are trusted",
+    )
+    engine_client_cert: Path | None = Field(
+        default=None,
+        description="PEM file of the certificate that is shown to https:// engines, with its "
+        "chain (mutual TLS)",
+    )
+    engine_client_key: Path | None = Field(
+        default=None, description="PEM file of that certificate's private key, not encrypted"
+    )
     attempts_max: int = Field(
         default=5, gt=0, description="most workers that one request is sent to"
     )
@@ -132,3 +148,10 @@ class FrontendSettings(ServiceSettings):
         if len(set(replicas)) != len(replicas):
             raise ValueError("the same indexer is named twice")
         return replicas
+
+    @model_validator(mode="after")
+    def _certificate_and_key(self) -> Self:
+        """Refuse half of what mutual TLS needs."""
+        if (self.engine_client_cert is None) != (self.engine_client_key is None):
+            raise ValueError("--engine-client-cert and --engine-client-key go together")
+        return self

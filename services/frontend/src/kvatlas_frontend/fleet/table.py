@@ -33,6 +33,7 @@ class EngineAddress(NamedTuple):
     host: str
     port: int
     base_path: str  # before the paths of the API; usually ""
+    is_tls: bool
 
 
 class Worker:
@@ -55,15 +56,21 @@ class Worker:
         self.urls = _urls(engine_url)
         if engine_url and not self.urls:
             log.warning(
-                "worker %s: its engine address %r is not http://host:port, so it gets no requests",
+                "worker %s: its engine address %r is neither http://host:port nor "
+                "https://host:port, so it gets no requests",
                 self.name,
                 engine_url,
             )
         url = self.urls.get("")
         self.engine = (
-            EngineAddress(url.raw_host or "", url.port or 80, url.raw_path.rstrip("/"))
+            EngineAddress(
+                url.raw_host or "",
+                url.port or 0,  # yarl knows the default port of both schemes
+                url.raw_path.rstrip("/"),
+                is_tls=url.scheme == "https",
+            )
             if url is not None
-            else EngineAddress("", 0, "")
+            else EngineAddress("", 0, "", is_tls=False)
         )
 
 
@@ -251,6 +258,6 @@ def _urls(engine_url: str) -> dict[str, URL]:
         base = URL(engine_url)
     except ValueError:
         return {}
-    if base.scheme != "http" or not base.host:
+    if base.scheme not in {"http", "https"} or not base.host:
         return {}
     return {path: base.with_path(base.path.rstrip("/") + path) for path in _PATHS}

@@ -92,6 +92,7 @@ class Executor:
                 (DEPTH_HEADER, str(plan.depth)),
                 (REASON_HEADER, plan.reason.value),
             ],
+            is_tls=engine.is_tls,
             begin_bytes=call.begin_bytes,
         )
 
