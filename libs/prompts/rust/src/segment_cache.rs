@@ -42,7 +42,7 @@ pub enum NoCuts {
     /// This added token takes in the white space beside it, or matches whole words alone, so what it
     /// matches depends on its neighbours.
     DependsOnNeighbours(String),
-    /// These two added tokens can overlap, and one is matched in normalized text.
+    /// The second added token is matched in normalized text, and can begin before the first one and share bytes with it.
     Overlap(String, String),
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for NoCuts {
             }
             Self::Overlap(token, normalized) => write!(
                 f,
-                "its added tokens {token:?} and {normalized:?} can overlap, and one is normalized"
+                "its added token {normalized:?}, which is normalized, can take the begin of {token:?}"
             ),
         }
     }
@@ -90,7 +90,7 @@ impl Cuts {
         }
         for token in &raw {
             for other in &normalized {
-                if can_overlap(token.content.as_bytes(), other.content.as_bytes()) {
+                if can_take_begin(other.content.as_bytes(), token.content.as_bytes()) {
                     return Err(NoCuts::Overlap(
                         token.content.clone(),
                         other.content.clone(),
@@ -117,13 +117,11 @@ impl Cuts {
     }
 }
 
-/// Whether some text has both where they share a byte.
-fn can_overlap(one: &[u8], other: &[u8]) -> bool {
-    let meets = |left: &[u8], right: &[u8]| {
-        (1..=left.len().min(right.len())).any(|shared| left.ends_with(&right[..shared]))
-    };
-    let contains = |long: &[u8], short: &[u8]| long.windows(short.len()).any(|part| part == short);
-    meets(one, other) || meets(other, one) || contains(one, other) || contains(other, one)
+/// Whether in some text `one` begins before `other`, or with it, and has its first byte too. The leftmost match wins, so
+/// `other` would then not be found there.
+fn can_take_begin(one: &[u8], other: &[u8]) -> bool {
+    let meets = (1..=one.len().min(other.len())).any(|shared| one.ends_with(&other[..shared]));
+    meets || one.windows(other.len()).any(|part| part == other)
 }
 
 /// Whose prompt it is.
@@ -352,6 +350,7 @@ mod tests {
             .map(|(id, content)| added(id, content, false))
             .collect();
         tokens.push(added(next + 9, "hello hello", true));
+        tokens.push(added(next + 10, "|>a", true));
         let description = json!({
             "version": "1.0", "truncation": null, "padding": null, "added_tokens": tokens,
             "normalizer": normalizer,
@@ -542,7 +541,11 @@ mod tests {
             let expected = NoCuts::DependsOnNeighbours("<m>".to_owned());
             assert_eq!(refused(&[plain.clone(), token]), Some(expected));
         }
-        for other in ["s><", "><s", "<s>", "x<s>y", "s"] {
+        for other in ["s", ">", "s>x"] {
+            let other = config(other, &|token| token.normalized = true);
+            assert_eq!(refused(&[plain.clone(), other]), None);
+        }
+        for other in ["s><", "><s", "<s>", "x<s>y", "<s>y"] {
             let other = config(other, &|token| token.normalized = true);
             let expected = NoCuts::Overlap("<s>".to_owned(), other.content.clone());
             assert_eq!(refused(&[plain.clone(), other]), Some(expected));
