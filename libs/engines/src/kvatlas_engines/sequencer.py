@@ -218,7 +218,8 @@ class MessageSequencer:
         self._empty_answers = 0
         self._suspected = request.skips
         missing = request.broken or self._gap_waits()
-        self._fruitless = self._fruitless + 1 if missing and self.last_seq == request.start else 0
+        held_before = request.start if request.anchored else None
+        self._fruitless = self._fruitless + 1 if missing and self.last_seq == held_before else 0
         if self._fruitless >= self._settings.attempts_max:
             self._fruitless = 0
             return self._give_up(ResetReason.GAP_NOT_RECOVERED, now)
@@ -291,7 +292,7 @@ class MessageSequencer:
         before = request.previous
         if before is not None and message.seq > before + 1:
             request.skips.add((before, message.seq))
-            if (before, message.seq) not in self._suspected:
+            if not self._was_missing(before, message.seq):
                 request.broken = True
         if request.broken or (self._last is not None and message.seq <= self._last.seq):
             return []
@@ -300,6 +301,13 @@ class MessageSequencer:
             effects.append(Hole(self._last.seq + 1, message.seq - 1))
         self._last = message
         return [*effects, message]
+
+    def _was_missing(self, before: int, after: int) -> bool:
+        """Whether all numbers between the two were missing in the answer before this one, too.
+
+        That answer may have skipped more: a reply lost there may have come now.
+        """
+        return any(first <= before and after <= last for first, last in self._suspected)
 
     def _nothing_replayed(self, request: _ReplayRequest, now: float) -> list[Effect]:
         """The end came alone. Request once more, since replies can be lost, then believe it."""
